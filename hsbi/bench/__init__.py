@@ -1,0 +1,1 @@
+"""Benchmarks: tasks with known answers and measurements of the package itself."""
