@@ -1,0 +1,501 @@
+"""A black-box simulator as a NumPyro distribution."""
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import Distribution, constraints
+
+_STUB_ACTIVE: contextvars.ContextVar[bool] = contextvars.ContextVar("hsbi_density_stub", default=False)
+_NUMERIC_KINDS = "biuf"
+
+
+@contextlib.contextmanager
+def density_stub() -> Iterator[None]:
+    """Let `log_prob` of a density-free `Simulator` return a stub that touches value and parameters.
+
+    NumPyro finds the parents of a site by the provenance of its `log_prob`. Inside this context that works for
+    simulators too. The stub of one site is the sum of its value and its parameters: it depends on exactly what that
+    site depends on, and it is no density.
+    """
+    token = _STUB_ACTIVE.set(True)
+    try:
+        yield
+    finally:
+        _STUB_ACTIVE.reset(token)
+
+
+class Simulator(Distribution):
+    """Draw observations from a function that can simulate but, usually, has no density.
+
+    Batches follow NumPyro: the batch shape is the broadcast of the parameters' shapes without their event
+    dimensions, and every member of the batch is one independent call of `fn`.
+
+    Examples:
+        >>> def epidemic(key, beta, times):
+        ...     return jnp.exp(beta * times) + jax.random.normal(key, times.shape)
+        >>> Simulator(epidemic, jnp.ones(4), jnp.linspace(0.0, 1.0, 7), param_event_dims=(0, 1)).event_shape
+        (7,)
+    """
+
+    pytree_data_fields = ("params", "_support_arrays")
+    pytree_aux_fields = ("fn", "host", "density", "param_event_dims", "_support_static")
+    params: tuple[Array, ...]
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *params: ArrayLike,
+        param_event_dims: Sequence[int] | None = None,
+        event_shape: Sequence[int] | None = None,
+        support: constraints.Constraint = constraints.real,
+        host: bool = False,
+        log_prob: Callable[..., ArrayLike] | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        """Bind a simulator to its parameters.
+
+        Args:
+            fn: One site's simulation, `fn(key, *params)` in JAX, or `fn(rng, *params)` in any Python with a
+                `numpy.random.Generator` when `host` is set.
+            *params: Arrays or scalars. Each may have batch dimensions in front of its event dimensions.
+            param_event_dims: How many trailing dimensions of each parameter go whole into one call; none by default.
+            event_shape: The shape of what one call returns. Inferred for a JAX function, required for a host function.
+            support: Where one call's values lie. A discrete support makes samples integers.
+            host: Whether `fn` runs outside JAX. Floating parameters then arrive as NumPy float64, integers as int64.
+            log_prob: The log density `log_prob(value, *params)` of one site, a scalar, when there is one.
+            validate_args: As for every NumPyro distribution.
+        """
+        self.fn = fn
+        self.host = bool(host)
+        self.density = log_prob
+        self.params = tuple(_as_parameter(fn, position, value) for position, value in enumerate(params))
+        self.param_event_dims = _check_event_dims(fn, self.params, param_event_dims)
+        batch_shape = _batch_shape(fn, self.params, self.param_event_dims)
+        if self.host and event_shape is None:
+            raise ValueError(
+                f"Simulator {_name(fn)!r} is a host function, so its output shape cannot be inferred. "
+                "Pass event_shape=..., the shape of what one call returns (() for a scalar)."
+            )
+        expected = None if event_shape is None else tuple(int(size) for size in event_shape)
+        if not self.host:
+            inferred = _infer_event_shape(fn, self.params, self.param_event_dims)
+            _check_output_shape(fn, expected if expected is not None else inferred, inferred)
+            expected = inferred
+        assert expected is not None
+        support = _as_support(fn, support, expected)
+        self._support_static, self._support_arrays = _split_support(support)
+        super().__init__(batch_shape, expected, validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Where the values of one event lie."""
+        if self._support_static is not None:
+            return self._support_static.constraint
+        return self._support_arrays
+
+    @property
+    def has_rsample(self) -> bool:
+        """Whether draws are differentiable in the parameters; never claimed for a black box."""
+        return False
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of a sample: JAX's default integer for a discrete support, else its default float."""
+        return np.dtype(jnp.result_type(int if self.is_discrete else float))
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Simulate every member of the batch, once per entry of `sample_shape`.
+
+        The member at flat position i uses the key `fold_in(key, i)`, so a draw is a function of key and position alone.
+        """
+        if key is None:
+            raise ValueError(
+                f"Simulator {_name(self.fn)!r} needs a random key to be sampled. "
+                "Run the model under numpyro.handlers.seed, or call sample(key)."
+            )
+        lead = tuple(sample_shape) + self.batch_shape
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(_typed_key(key), jnp.arange(math.prod(lead), dtype=jnp.uint32))
+        if self.host:
+            return self._call_host(jnp.reshape(keys, lead), self._aligned(len(lead)))
+        rows, axes = self._rows(self.batch_shape)
+        keys = jnp.reshape(keys, (math.prod(sample_shape), math.prod(self.batch_shape)))
+        over_batch = jax.vmap(self._call_jax, (0, *axes))
+        values = jax.vmap(over_batch, (0, *(None for _ in rows)))(keys, *rows)
+        return jnp.reshape(values, lead + self.event_shape)
+
+    def simulate_one(self, key: Array, params: Sequence[ArrayLike]) -> Array:
+        """Make one call of the simulator with the given parameters of one site.
+
+        Args:
+            key: The key of this call.
+            params: One value per parameter, of the parameter's event shape, as `site_params` gives them.
+
+        Returns:
+            One event. It may be mapped with `jax.vmap`; every member is then one call.
+        """
+        values = tuple(jnp.asarray(value) for value in params)
+        expected = tuple(self._event_shape_of(position) for position in range(len(self.params)))
+        got = tuple(value.shape for value in values)
+        if got != expected:
+            raise ValueError(
+                f"Simulator {_name(self.fn)!r} takes parameters of shapes {expected} per site, but got {got}. "
+                "Pass what site_params(index) gives."
+            )
+        if self.host:
+            return self._call_host(_typed_key(key), values)
+        return self._call_jax(_typed_key(key), *values)
+
+    def site_params(
+        self, index: int | ArrayLike | tuple[ArrayLike, ...], batch_shape: Sequence[int] | None = None
+    ) -> tuple[Array, ...]:
+        """Give the parameters of one member of the batch.
+
+        Args:
+            index: The member's position, one integer per dimension of the batch; it may be traced.
+            batch_shape: The batch shape to index, where the simulator was expanded; its own by default.
+        """
+        full = self.batch_shape if batch_shape is None else tuple(batch_shape)
+        position = index if isinstance(index, tuple) else (index,)
+        if len(position) != len(full):
+            raise ValueError(
+                f"Simulator {_name(self.fn)!r} has batch shape {full}, but the index has {len(position)} entries. "
+                "Pass one integer per batch dimension."
+            )
+        return tuple(
+            jnp.broadcast_to(value, full + value.shape[value.ndim - dims :])[position]
+            for value, dims in zip(self.params, self.param_event_dims, strict=True)
+        )
+
+    def take(self, index: ArrayLike, axis: int, batch_shape: Sequence[int] | None = None) -> "Simulator":
+        """Give the simulator of some members along one batch axis.
+
+        Args:
+            index: Their positions, a vector of integers; it may be traced. The axis keeps its place.
+            axis: The batch axis, negative from the right of the batch shape.
+            batch_shape: The batch shape to index, where the simulator was expanded; its own by default.
+        """
+        full = self.batch_shape if batch_shape is None else tuple(batch_shape)
+        if not -len(full) <= axis < 0:
+            raise ValueError(
+                f"Simulator {_name(self.fn)!r} has batch shape {full}, which has no axis {axis}. "
+                f"Pass an axis from {-len(full)} to -1."
+            )
+        params = tuple(
+            jnp.take(jnp.broadcast_to(value, full + value.shape[value.ndim - dims :]), index, axis=axis - dims)
+            for value, dims in zip(self.params, self.param_event_dims, strict=True)
+        )
+        size = jnp.shape(index)[0]
+        taken = object.__new__(Simulator)
+        taken.__dict__.update(self.__dict__, params=params)
+        taken._batch_shape = (*full[: len(full) + axis], size, *full[len(full) + axis + 1 :])
+        return taken
+
+    def log_prob(self, value: ArrayLike, intermediates: list[Any] | None = None) -> Array:
+        """Evaluate the density that was given, at every member of the batch."""
+        value = jnp.asarray(value)
+        if value.shape[value.ndim - self.event_dim :] != self.event_shape or value.ndim < self.event_dim:
+            raise ValueError(
+                f"Simulator {_name(self.fn)!r} got a value of shape {value.shape}, expected it to end in the event "
+                f"shape {self.event_shape}. Pass observations with one event per call of the simulator."
+            )
+        lead = jnp.broadcast_shapes(value.shape[: value.ndim - self.event_dim], self.batch_shape)
+        if self.density is None:
+            if not _STUB_ACTIVE.get():
+                raise NotImplementedError(
+                    f"Simulator {_name(self.fn)!r} has no density, so its log_prob cannot be evaluated. "
+                    "Pass log_prob=... to hsbi.Simulator to run NUTS or SVI on this site, or infer with hsbi.LF, "
+                    "which needs no density."
+                )
+            return self._stub(value, lead)
+        rows, axes = self._rows(lead)
+        values = jnp.broadcast_to(value, lead + self.event_shape)
+        values = jnp.reshape(values, (math.prod(lead), *self.event_shape))
+        return jnp.reshape(jax.vmap(self._density_one, (0, *axes))(values, *rows), lead)
+
+    def __repr__(self) -> str:
+        """Name the function and the shapes."""
+        kind = ", host=True" if self.host else ""
+        return f"Simulator({_name(self.fn)}, batch_shape={self.batch_shape}, event_shape={self.event_shape}{kind})"
+
+    def _event_shape_of(self, position: int) -> tuple[int, ...]:
+        """Give the event shape of one parameter."""
+        value = self.params[position]
+        return value.shape[value.ndim - self.param_event_dims[position] :]
+
+    def _aligned(self, num_dims: int) -> tuple[Array, ...]:
+        """Reshape each parameter to `num_dims` batch dimensions, by leading ones."""
+        return tuple(
+            jnp.reshape(value, (1,) * (num_dims + dims - value.ndim) + value.shape)
+            for value, dims in zip(self.params, self.param_event_dims, strict=True)
+        )
+
+    def _rows(self, lead: tuple[int, ...]) -> tuple[tuple[Array, ...], tuple[int | None, ...]]:
+        """Flatten the batch of each parameter; one that all members share stays single, with axis None."""
+        rows, axes = [], []
+        for position, value in enumerate(self.params):
+            event_shape = self._event_shape_of(position)
+            if math.prod(value.shape[: value.ndim - len(event_shape)]) == 1:
+                rows.append(jnp.reshape(value, event_shape))
+                axes.append(None)
+            else:
+                full = jnp.broadcast_to(value, lead + event_shape)
+                rows.append(jnp.reshape(full, (math.prod(lead), *event_shape)))
+                axes.append(0)
+        return tuple(rows), tuple(axes)
+
+    def _call_jax(self, key: Array, *params: Array) -> Array:
+        value = jnp.asarray(self.fn(key, *params))
+        _check_output_shape(self.fn, self.event_shape, value.shape)
+        if self.is_discrete and jnp.issubdtype(value.dtype, jnp.floating):
+            # An integer cannot be NaN; the smallest integer lies outside every count support and can be found later.
+            whole = value == jnp.floor(value)
+            return jnp.where(whole & jnp.isfinite(value), value, jnp.iinfo(self.dtype).min).astype(self.dtype)
+        return value.astype(self.dtype)
+
+    def _call_host(self, keys: Array, params: tuple[Array, ...]) -> Array:
+        """Call the host function once per key; `params` have as many batch dimensions as `keys`, of full size or one."""
+        run = functools.partial(
+            _run_host, self.fn, self.param_event_dims, self.event_shape, np.dtype(self.dtype), self.is_discrete
+        )
+        result = jax.ShapeDtypeStruct(keys.shape + self.event_shape, self.dtype)
+        return jax.pure_callback(run, result, jax.random.key_data(keys), *params, vmap_method="expand_dims")
+
+    def _density_one(self, value: Array, *params: Array) -> Array:
+        assert self.density is not None
+        result = jnp.asarray(self.density(value, *params))
+        if result.shape != ():
+            raise ValueError(
+                f"log_prob of simulator {_name(self.fn)!r} returned shape {result.shape} for one site, expected a "
+                "scalar (). Sum the log density over the event."
+            )
+        return result
+
+    def _stub(self, value: Array, lead: tuple[int, ...]) -> Array:
+        total = jnp.zeros(lead)
+        for array, dims in zip((value, *self.params), (self.event_dim, *self.param_event_dims), strict=True):
+            summed = jnp.sum(array.astype(total.dtype), axis=tuple(range(array.ndim - dims, array.ndim)))
+            total = total + jnp.broadcast_to(summed, lead)
+        return total
+
+
+def find_simulator(distribution: Distribution) -> tuple[Simulator, tuple[int, ...]] | None:
+    """Find the simulator inside `expand`, `mask` and `to_event`, and the batch shape it is used with.
+
+    Returns:
+        The simulator and its expanded batch shape, to be passed on to `site_params` or `take`; None for any other
+        distribution. Dimensions that `to_event` made part of the event count as batch here: each is its own call.
+    """
+    inner = distribution
+    while not isinstance(inner, Simulator):
+        inner = getattr(inner, "base_dist", None)
+        if inner is None:
+            return None
+    extra = len(distribution.event_shape) - len(inner.event_shape)
+    return inner, tuple(distribution.batch_shape) + tuple(distribution.event_shape[:extra])
+
+
+def host_generator(key_data: np.ndarray) -> np.random.Generator:
+    """Make the generator of one host call from the words of its JAX key (counter-based Philox)."""
+    words = [int(word) for word in np.asarray(key_data).ravel()]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
+
+
+def host_value(
+    fn: Callable[..., Any],
+    rng: np.random.Generator,
+    params: Sequence[np.ndarray],
+    event_shape: tuple[int, ...],
+    dtype: np.dtype,
+    discrete: bool,
+) -> np.ndarray:
+    """Make one call of a host function and check what comes back.
+
+    Floating parameters are passed on as float64 and integers as int64, so that arithmetic runs in the precision that
+    NumPy users expect. A count that is not finite becomes the smallest integer, outside every count support.
+    """
+    arguments = [_host_argument(value) for value in params]
+    try:
+        value = np.asarray(fn(rng, *arguments))
+    except Exception as error:
+        shapes = tuple(np.shape(value) for value in params)
+        raise RuntimeError(
+            f"Simulator {_name(fn)!r} raised {type(error).__name__}: {error} (parameter shapes {shapes})."
+        ) from error
+    if value.dtype.kind not in _NUMERIC_KINDS:
+        raise TypeError(
+            f"Simulator {_name(fn)!r} returned dtype {value.dtype}, expected real numbers. "
+            "Return an array of floats, integers or booleans."
+        )
+    _check_output_shape(fn, event_shape, value.shape)
+    if discrete and value.dtype.kind == "f":
+        finite = np.isfinite(value)
+        broken = value[finite & (value != np.floor(value))]
+        if broken.size:
+            raise ValueError(
+                f"Simulator {_name(fn)!r} returned {broken[0]} at a count site, expected whole numbers. "
+                "Round in the simulator, or give it a continuous support."
+            )
+        return np.where(finite, value, np.iinfo(dtype).min).astype(dtype)
+    with np.errstate(over="ignore"):
+        return value.astype(dtype)
+
+
+def _run_host(
+    fn: Callable[..., Any],
+    param_event_dims: tuple[int, ...],
+    event_shape: tuple[int, ...],
+    dtype: np.dtype,
+    discrete: bool,
+    key_data: ArrayLike,
+    *params: ArrayLike,
+) -> np.ndarray:
+    """Loop over the rows of a callback, whose arrays have equally many leading dimensions, of full size or one."""
+    words = np.asarray(key_data)
+    arrays = [np.asarray(value) for value in params]
+    event_shapes = [value.shape[value.ndim - dims :] for value, dims in zip(arrays, param_event_dims, strict=True)]
+    leads = [value.shape[: value.ndim - dims] for value, dims in zip(arrays, param_event_dims, strict=True)]
+    lead = np.broadcast_shapes(words.shape[:-1], *leads)
+    words = np.broadcast_to(words, lead + words.shape[-1:])
+    arrays = [np.broadcast_to(value, lead + shape) for value, shape in zip(arrays, event_shapes, strict=True)]
+    out = np.empty(lead + event_shape, dtype)
+    for row in np.ndindex(*lead):
+        rng = host_generator(words[row])
+        out[row] = host_value(fn, rng, [value[row] for value in arrays], event_shape, dtype, discrete)
+    return out
+
+
+class _StaticSupport:
+    """A support that can be compared and hashed, as JAX asks of static data."""
+
+    def __init__(self, constraint: constraints.Constraint) -> None:
+        self.constraint = constraint
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StaticSupport) and bool(self.constraint == other.constraint)
+
+    def __hash__(self) -> int:
+        return hash(repr(self.constraint))
+
+
+def _split_support(support: constraints.Constraint) -> tuple[_StaticSupport | None, constraints.Constraint | None]:
+    """Keep a support with plain number bounds static, so that `vmap` does not ask its bounds for a batch axis."""
+    leaves = jax.tree.leaves(support)
+    if all(isinstance(leaf, int | float | np.generic) for leaf in leaves):
+        return _StaticSupport(support), None
+    return None, support
+
+
+def _as_support(
+    fn: Callable[..., Any], support: constraints.Constraint, event_shape: tuple[int, ...]
+) -> constraints.Constraint:
+    """Raise a support to the event's dimensions."""
+    if not isinstance(support, constraints.Constraint):
+        raise TypeError(
+            f"Simulator {_name(fn)!r} got support {support!r}, expected one of numpyro.distributions.constraints. "
+            "Pass for example constraints.positive or constraints.nonnegative_integer."
+        )
+    extra = len(event_shape) - support.event_dim
+    if extra < 0:
+        raise ValueError(
+            f"Simulator {_name(fn)!r} returns events of shape {event_shape}, but its support {support} needs at least "
+            f"{support.event_dim} dimensions. Pass a support of the event's dimensions."
+        )
+    return constraints.independent(support, extra) if extra else support
+
+
+def _as_parameter(fn: Callable[..., Any], position: int, value: ArrayLike) -> Array:
+    numeric = isinstance(value, bool | int | float | np.generic | np.ndarray | Array)
+    if numeric and not isinstance(value, Array):
+        numeric = np.asarray(value).dtype.kind in _NUMERIC_KINDS
+    if not numeric:
+        raise TypeError(
+            f"Parameter {position} of simulator {_name(fn)!r} is a {type(value).__name__}, expected an array or a "
+            "number. Pass each array as its own parameter, or close over constants with functools.partial."
+        )
+    return jnp.asarray(value)
+
+
+def _check_event_dims(
+    fn: Callable[..., Any], params: tuple[Array, ...], param_event_dims: Sequence[int] | None
+) -> tuple[int, ...]:
+    dims = tuple(0 for _ in params) if param_event_dims is None else tuple(int(dim) for dim in param_event_dims)
+    if len(dims) != len(params):
+        raise ValueError(
+            f"Simulator {_name(fn)!r} has {len(params)} parameters, but param_event_dims has {len(dims)} entries. "
+            "Pass one number per parameter."
+        )
+    for position, (value, dim) in enumerate(zip(params, dims, strict=True)):
+        if not 0 <= dim <= value.ndim:
+            raise ValueError(
+                f"Parameter {position} of simulator {_name(fn)!r} has shape {value.shape}, but param_event_dims says "
+                f"{dim} of its dimensions go into one call. Pass a number from 0 to {value.ndim}."
+            )
+    return dims
+
+
+def _batch_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+    shapes = [value.shape[: value.ndim - dim] for value, dim in zip(params, dims, strict=True)]
+    try:
+        return jnp.broadcast_shapes(*shapes) if shapes else ()
+    except ValueError as error:
+        raise ValueError(
+            f"Parameters of simulator {_name(fn)!r} have batch shapes {tuple(shapes)}, which do not broadcast. "
+            "Say with param_event_dims which trailing dimensions belong to one call."
+        ) from error
+
+
+def _infer_event_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Trace one call abstractly; nothing is computed."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    one = [jax.ShapeDtypeStruct(v.shape[v.ndim - dim :], v.dtype) for v, dim in zip(params, dims, strict=True)]
+    try:
+        result = jax.eval_shape(fn, key, *one)
+    except jax.errors.JAXTypeError as error:
+        raise TypeError(
+            f"Simulator {_name(fn)!r} cannot be traced by JAX. Write it with jax.numpy, or pass host=True and "
+            "event_shape=... to run it as plain Python."
+        ) from error
+    if not hasattr(result, "shape"):
+        raise TypeError(
+            f"Simulator {_name(fn)!r} returned a {type(result).__name__}, expected one array. "
+            "Stack the outputs into one array, or write one site per output."
+        )
+    return tuple(result.shape)
+
+
+def _check_output_shape(fn: Callable[..., Any], expected: tuple[int, ...], got: tuple[int, ...]) -> None:
+    if expected != got:
+        raise ValueError(
+            f"Simulator {_name(fn)!r} returned shape {got} for one site, expected event_shape {expected}. "
+            "Change the function or event_shape, or say with param_event_dims which parameter dimensions belong to "
+            "one call."
+        )
+
+
+def _host_argument(value: np.ndarray) -> Any:
+    kind = np.asarray(value).dtype.kind
+    wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(kind, np.asarray(value).dtype)
+    # Indexing with () turns a zero-dimensional array into a scalar and leaves others as they are.
+    return np.array(value, dtype=wide)[()]
+
+
+def _typed_key(key: Array) -> Array:
+    """Accept keys of both kinds that JAX has; the simulator always gets a typed one."""
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    return getattr(fn, "__name__", type(fn).__name__)
