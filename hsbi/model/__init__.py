@@ -1,0 +1,1 @@
+"""NumPyro program in, its static description and draws out."""

@@ -1,0 +1,264 @@
+"""Run a program without computing it, and record its statements."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import numpyro.primitives
+from jax import Array
+from numpyro.distributions import Distribution, constraints
+
+from hsbi.model.simulator import find_simulator
+
+Kind = Literal["latent", "observed", "deterministic", "factor", "param"]
+
+_WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
+_PATCHES = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One plate around a statement, as that statement saw it."""
+
+    name: str
+    dim: int
+    size: int
+
+
+@dataclasses.dataclass(kw_only=True)
+class Statement:
+    """One statement of the program as it ran.
+
+    Arrays in `fn`, `value`, `mask` and `inputs` are tracers, of use only while the program is being traced.
+
+    Attributes:
+        name: The site's name.
+        kind: What the statement does.
+        frames: The plates around it, from outer to inner.
+        fn: The distribution, plates and masks applied; None for a deterministic.
+        value: The value that the statement returned.
+        data: Whether `value` is data.
+        inputs: The functional inputs, or None.
+        scaled: Whether its log density is scaled.
+        in_scan: Whether it stood in a NumPyro control-flow primitive.
+    """
+
+    name: str
+    kind: Kind
+    frames: tuple[Frame, ...] = ()
+    fn: Distribution | None = None
+    value: Any = None
+    data: bool = False
+    inputs: Any = None
+    scaled: bool = False
+    in_scan: bool = False
+
+    @property
+    def event_dim(self) -> int:
+        """The number of event dimensions of the distribution, 0 for a deterministic."""
+        return 0 if self.fn is None else self.fn.event_dim
+
+    @property
+    def program_shape(self) -> tuple[int, ...]:
+        """The shape that the program gives to the value, whatever the shape of the data."""
+        if self.fn is None or self.kind == "latent":
+            return tuple(jnp.shape(self.value))
+        return tuple(self.fn.shape())
+
+    @property
+    def mask(self) -> Any:
+        """The product of the masks on the distribution, or None."""
+        found, inner = None, self.fn
+        while isinstance(inner, _WRAPPERS):
+            if isinstance(inner, dist.MaskedDistribution):
+                found = inner._mask if found is None else found & inner._mask
+            inner = inner.base_dist
+        return found
+
+
+@dataclasses.dataclass(kw_only=True)
+class Recording:
+    """All statements of one run, and the plates in the order they were built."""
+
+    statements: list[Statement] = dataclasses.field(default_factory=list)
+    plates: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    scans: int = 0
+
+    def __getitem__(self, name: str) -> Statement:
+        return next(statement for statement in self.statements if statement.name == name)
+
+    def of_kind(self, *kinds: Kind) -> list[Statement]:
+        """Give the statements of some kinds, in program order."""
+        return [statement for statement in self.statements if statement.kind in kinds]
+
+
+def undo_reparam(model: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the program as written: no reparameterization, and `obs_mask` as a mask on one site.
+
+    `handlers.reparam`, around the model or inside it, does nothing while the result runs, so that `theta` is a site and
+    `theta_decentered` is not. `numpyro.sample(name, ..., obs_mask=mask)` is one masked site called `name` in place of
+    `name_observed` and `name_unobserved`.
+    """
+    return model if isinstance(model, _AsWritten) else _AsWritten(model)
+
+
+class _AsWritten(numpyro.primitives.Messenger):
+    """A model that runs without reparameterization; a `Messenger` only to be found by its signature like others."""
+
+    def __enter__(self) -> None:
+        self._patches = _as_written()
+        self._patches.__enter__()
+        super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._patches.__exit__(*exception)
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Switch `reparam` and the splitting of `obs_mask` off, in this thread, while the context lasts.
+
+    Handlers inside the program run before any that we can put around it, so what they do cannot be undone from outside.
+    """
+    thread = threading.get_ident()
+    with _PATCHES:
+        reparam, split = numpyro.handlers.reparam.process_message, numpyro.primitives._masked_observe
+
+        def process_message(self: Any, message: dict[str, Any]) -> None:
+            if threading.get_ident() != thread:
+                reparam(self, message)
+
+        def masked_observe(name: str, fn: Distribution, obs: Any, obs_mask: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return split(name, fn, obs, obs_mask, **kwargs)
+            with numpyro.handlers.mask(mask=obs_mask):
+                return numpyro.sample(name, fn, obs=obs, **kwargs)
+
+        numpyro.handlers.reparam.process_message = process_message
+        numpyro.primitives._masked_observe = masked_observe
+        try:
+            yield
+        finally:
+            numpyro.handlers.reparam.process_message = reparam
+            numpyro.primitives._masked_observe = split
+
+
+class Recorder(numpyro.primitives.Messenger):
+    """Record every statement and keep simulators from running.
+
+    Args:
+        observed: Names of sites that are observed although no data were given.
+        values: Values to give to latents; the others are drawn from their priors.
+    """
+
+    def __init__(self, observed: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.observed = frozenset(observed)
+        self.values = {} if values is None else values
+        self.recording = Recording()
+
+    def process_message(self, message: dict[str, Any]) -> None:
+        """Choose the value of a sample statement before NumPyro draws it."""
+        if message["type"] == "control_flow":
+            self.recording.scans += 1
+            return
+        if message["type"] != "sample" or message.get("_control_flow_done"):
+            return
+        if message["is_observed"]:
+            return
+        fn = message["fn"]
+        if self._is_observed(message):
+            message["value"] = placeholder(fn)
+        elif message["name"] in self.values:
+            message["value"] = self.values[message["name"]]
+        elif _is_improper(fn):
+            message["value"] = placeholder(fn)
+
+    def postprocess_message(self, message: dict[str, Any]) -> None:
+        """Record the statement with its final value."""
+        kind = message["type"]
+        if kind == "plate":
+            size, subsample_size = message["args"]
+            self.recording.plates.append((message["name"], size, size if subsample_size is None else subsample_size))
+        if kind not in ("sample", "deterministic", "param"):
+            return
+        # Plates append their frame as the message passes outwards, so the innermost comes first.
+        frames = tuple(Frame(name=f.name, dim=f.dim, size=f.size) for f in reversed(message["cond_indep_stack"]))
+        statement = Statement(name=message["name"], kind=kind, frames=frames, value=message["value"])
+        if kind == "sample":
+            fn = message["fn"]
+            given = bool(message["is_observed"])
+            statement.fn = fn
+            statement.kind = "observed" if given or self._is_observed(message) else "latent"
+            statement.data = given
+            if isinstance(base_distribution(fn), dist.Unit):
+                statement.kind = "factor"
+            statement.inputs = message["infer"].get("inputs")
+            statement.scaled = message["scale"] is not None
+            statement.in_scan = bool(message.get("_control_flow_done"))
+        self.recording.statements.append(statement)
+
+    def _is_observed(self, message: dict[str, Any]) -> bool:
+        return message["name"] in self.observed or find_simulator(message["fn"]) is not None
+
+
+def record(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder
+) -> Recording:
+    """Run the program once under a recorder; call it while JAX traces, so that nothing is computed."""
+    with recorder, numpyro.handlers.seed(rng_seed=0):
+        model(*args, **kwargs)
+    return recorder.recording
+
+
+def base_distribution(fn: Distribution) -> Distribution:
+    """Strip `expand`, `to_event` and `mask`."""
+    while isinstance(fn, _WRAPPERS):
+        fn = fn.base_dist
+    return fn
+
+
+def placeholder(fn: Distribution) -> Array:
+    """Give a value of the distribution's shape that lies in its support where NumPyro knows one."""
+    dtype = jnp.result_type(int if fn.is_discrete else float)
+    zeros = jnp.zeros(fn.shape(), dtype)
+    try:
+        return jnp.broadcast_to(jnp.asarray(fn.support.feasible_like(zeros), dtype), zeros.shape)
+    except (NotImplementedError, AttributeError, TypeError, ValueError):
+        return zeros
+
+
+def _is_improper(fn: Distribution) -> bool:
+    return isinstance(base_distribution(fn), dist.ImproperUniform)
+
+
+def describe_support(support: constraints.Constraint | None) -> str:
+    """Name a support in NumPyro's words, with its bounds where they are known numbers."""
+    if support is None:
+        return "unknown"
+    if isinstance(support, constraints.independent):
+        return describe_support(support.base_constraint)
+    public = {name: known for name, known in vars(constraints).items() if not name.startswith("_")}
+    for name, known in public.items():
+        if known is support:
+            return name
+    fallback = type(support).__name__.strip("_").lower()
+    kind = next((name for name, known in public.items() if known is type(support)), fallback)
+    bounds = [_number(getattr(support, side, None)) for side in ("lower_bound", "upper_bound") if hasattr(support, side)]
+    return f"{kind}({', '.join(bounds)})" if bounds and all(bounds) else kind
+
+
+def _number(value: Any) -> str:
+    """Print a bound, or nothing where it is traced or differs between entries."""
+    if isinstance(value, jax.core.Tracer) or np.size(value) == 0:
+        return ""
+    entries = np.ravel(np.asarray(value))
+    return f"{float(entries[0]):g}" if np.all(entries == entries[0]) else ""
