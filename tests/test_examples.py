@@ -1,0 +1,29 @@
+"""Every example runs from start to end in its small form."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9][0-9]_*.py"))
+
+
+def test_examples_are_found():
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_example_runs(script: Path, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, str(script), "--smoke", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pictures = list(tmp_path.glob("*.png"))
+    assert pictures and all(picture.stat().st_size > 1_000 for picture in pictures)
