@@ -26,4 +26,5 @@ def test_example_runs(script: Path, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     pictures = list(tmp_path.glob("*.png"))
-    assert pictures and all(picture.stat().st_size > 1_000 for picture in pictures)
+    assert pictures
+    assert all(picture.stat().st_size > 1_000 for picture in pictures)
