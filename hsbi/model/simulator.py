@@ -2,8 +2,8 @@
 
 import contextlib
 import contextvars
+import copy
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,8 +15,9 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
+from hsbi.model.host import NUMERIC_KINDS, check_output_shape, name_of, run_host
+
 _STUB_ACTIVE: contextvars.ContextVar[bool] = contextvars.ContextVar("hsbi_density_stub", default=False)
-_NUMERIC_KINDS = "biuf"
 
 
 @contextlib.contextmanager
@@ -83,13 +84,13 @@ class Simulator(Distribution):
         batch_shape = _batch_shape(fn, self.params, self.param_event_dims)
         if self.host and event_shape is None:
             raise ValueError(
-                f"Simulator {_name(fn)!r} is a host function, so its output shape cannot be inferred. "
+                f"Simulator {name_of(fn)!r} is a host function, so its output shape cannot be inferred. "
                 "Pass event_shape=..., the shape of what one call returns (() for a scalar)."
             )
         expected = None if event_shape is None else tuple(int(size) for size in event_shape)
         if not self.host:
             inferred = _infer_event_shape(fn, self.params, self.param_event_dims)
-            _check_output_shape(fn, expected if expected is not None else inferred, inferred)
+            check_output_shape(fn, expected if expected is not None else inferred, inferred)
             expected = inferred
         assert expected is not None
         support = _as_support(fn, support, expected)
@@ -101,6 +102,7 @@ class Simulator(Distribution):
         """Where the values of one event lie."""
         if self._support_static is not None:
             return self._support_static.constraint
+        assert self._support_arrays is not None
         return self._support_arrays
 
     @property
@@ -120,7 +122,7 @@ class Simulator(Distribution):
         """
         if key is None:
             raise ValueError(
-                f"Simulator {_name(self.fn)!r} needs a random key to be sampled. "
+                f"Simulator {name_of(self.fn)!r} needs a random key to be sampled. "
                 "Run the model under numpyro.handlers.seed, or call sample(key)."
             )
         lead = tuple(sample_shape) + self.batch_shape
@@ -148,7 +150,7 @@ class Simulator(Distribution):
         got = tuple(value.shape for value in values)
         if got != expected:
             raise ValueError(
-                f"Simulator {_name(self.fn)!r} takes parameters of shapes {expected} per site, but got {got}. "
+                f"Simulator {name_of(self.fn)!r} takes parameters of shapes {expected} per site, but got {got}. "
                 "Pass what site_params(index) gives."
             )
         if self.host:
@@ -168,7 +170,7 @@ class Simulator(Distribution):
         position = index if isinstance(index, tuple) else (index,)
         if len(position) != len(full):
             raise ValueError(
-                f"Simulator {_name(self.fn)!r} has batch shape {full}, but the index has {len(position)} entries. "
+                f"Simulator {name_of(self.fn)!r} has batch shape {full}, but the index has {len(position)} entries. "
                 "Pass one integer per batch dimension."
             )
         return tuple(
@@ -187,7 +189,7 @@ class Simulator(Distribution):
         full = self.batch_shape if batch_shape is None else tuple(batch_shape)
         if not -len(full) <= axis < 0:
             raise ValueError(
-                f"Simulator {_name(self.fn)!r} has batch shape {full}, which has no axis {axis}. "
+                f"Simulator {name_of(self.fn)!r} has batch shape {full}, which has no axis {axis}. "
                 f"Pass an axis from {-len(full)} to -1."
             )
         params = tuple(
@@ -195,8 +197,8 @@ class Simulator(Distribution):
             for value, dims in zip(self.params, self.param_event_dims, strict=True)
         )
         size = jnp.shape(index)[0]
-        taken = object.__new__(Simulator)
-        taken.__dict__.update(self.__dict__, params=params)
+        taken = copy.copy(self)
+        taken.params = params
         taken._batch_shape = (*full[: len(full) + axis], size, *full[len(full) + axis + 1 :])
         return taken
 
@@ -205,14 +207,14 @@ class Simulator(Distribution):
         value = jnp.asarray(value)
         if value.shape[value.ndim - self.event_dim :] != self.event_shape or value.ndim < self.event_dim:
             raise ValueError(
-                f"Simulator {_name(self.fn)!r} got a value of shape {value.shape}, expected it to end in the event "
-                f"shape {self.event_shape}. Pass observations with one event per call of the simulator."
+                f"Simulator {name_of(self.fn)!r} got a value of shape {value.shape}, expected it to end in the "
+                f"event shape {self.event_shape}. Pass observations with one event per call of the simulator."
             )
         lead = jnp.broadcast_shapes(value.shape[: value.ndim - self.event_dim], self.batch_shape)
         if self.density is None:
             if not _STUB_ACTIVE.get():
                 raise NotImplementedError(
-                    f"Simulator {_name(self.fn)!r} has no density, so its log_prob cannot be evaluated. "
+                    f"Simulator {name_of(self.fn)!r} has no density, so its log_prob cannot be evaluated. "
                     "Pass log_prob=... to hsbi.Simulator to run NUTS or SVI on this site, or infer with hsbi.LF, "
                     "which needs no density."
                 )
@@ -225,7 +227,7 @@ class Simulator(Distribution):
     def __repr__(self) -> str:
         """Name the function and the shapes."""
         kind = ", host=True" if self.host else ""
-        return f"Simulator({_name(self.fn)}, batch_shape={self.batch_shape}, event_shape={self.event_shape}{kind})"
+        return f"Simulator({name_of(self.fn)}, batch_shape={self.batch_shape}, event_shape={self.event_shape}{kind})"
 
     def _event_shape_of(self, position: int) -> tuple[int, ...]:
         """Give the event shape of one parameter."""
@@ -255,7 +257,7 @@ class Simulator(Distribution):
 
     def _call_jax(self, key: Array, *params: Array) -> Array:
         value = jnp.asarray(self.fn(key, *params))
-        _check_output_shape(self.fn, self.event_shape, value.shape)
+        check_output_shape(self.fn, self.event_shape, value.shape)
         if self.is_discrete and jnp.issubdtype(value.dtype, jnp.floating):
             # An integer cannot be NaN; the smallest integer lies outside every count support and can be found later.
             whole = value == jnp.floor(value)
@@ -263,9 +265,9 @@ class Simulator(Distribution):
         return value.astype(self.dtype)
 
     def _call_host(self, keys: Array, params: tuple[Array, ...]) -> Array:
-        """Call the host function once per key; `params` have as many batch dimensions as `keys`, of full size or one."""
+        """Call the host function once per key; `params` have the batch dimensions of `keys`, of full size or one."""
         run = functools.partial(
-            _run_host, self.fn, self.param_event_dims, self.event_shape, np.dtype(self.dtype), self.is_discrete
+            run_host, self.fn, self.param_event_dims, self.event_shape, np.dtype(self.dtype), self.is_discrete
         )
         result = jax.ShapeDtypeStruct(keys.shape + self.event_shape, self.dtype)
         return jax.pure_callback(run, result, jax.random.key_data(keys), *params, vmap_method="expand_dims")
@@ -275,7 +277,7 @@ class Simulator(Distribution):
         result = jnp.asarray(self.density(value, *params))
         if result.shape != ():
             raise ValueError(
-                f"log_prob of simulator {_name(self.fn)!r} returned shape {result.shape} for one site, expected a "
+                f"log_prob of simulator {name_of(self.fn)!r} returned shape {result.shape} for one site, expected a "
                 "scalar (). Sum the log density over the event."
             )
         return result
@@ -302,76 +304,6 @@ def find_simulator(distribution: Distribution) -> tuple[Simulator, tuple[int, ..
             return None
     extra = len(distribution.event_shape) - len(inner.event_shape)
     return inner, tuple(distribution.batch_shape) + tuple(distribution.event_shape[:extra])
-
-
-def host_generator(key_data: np.ndarray) -> np.random.Generator:
-    """Make the generator of one host call from the words of its JAX key (counter-based Philox)."""
-    words = [int(word) for word in np.asarray(key_data).ravel()]
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
-
-
-def host_value(
-    fn: Callable[..., Any],
-    rng: np.random.Generator,
-    params: Sequence[np.ndarray],
-    event_shape: tuple[int, ...],
-    dtype: np.dtype,
-    discrete: bool,
-) -> np.ndarray:
-    """Make one call of a host function and check what comes back.
-
-    Floating parameters are passed on as float64 and integers as int64, so that arithmetic runs in the precision that
-    NumPy users expect. A count that is not finite becomes the smallest integer, outside every count support.
-    """
-    arguments = [_host_argument(value) for value in params]
-    try:
-        value = np.asarray(fn(rng, *arguments))
-    except Exception as error:
-        shapes = tuple(np.shape(value) for value in params)
-        raise RuntimeError(
-            f"Simulator {_name(fn)!r} raised {type(error).__name__}: {error} (parameter shapes {shapes})."
-        ) from error
-    if value.dtype.kind not in _NUMERIC_KINDS:
-        raise TypeError(
-            f"Simulator {_name(fn)!r} returned dtype {value.dtype}, expected real numbers. "
-            "Return an array of floats, integers or booleans."
-        )
-    _check_output_shape(fn, event_shape, value.shape)
-    if discrete and value.dtype.kind == "f":
-        finite = np.isfinite(value)
-        broken = value[finite & (value != np.floor(value))]
-        if broken.size:
-            raise ValueError(
-                f"Simulator {_name(fn)!r} returned {broken[0]} at a count site, expected whole numbers. "
-                "Round in the simulator, or give it a continuous support."
-            )
-        return np.where(finite, value, np.iinfo(dtype).min).astype(dtype)
-    with np.errstate(over="ignore"):
-        return value.astype(dtype)
-
-
-def _run_host(
-    fn: Callable[..., Any],
-    param_event_dims: tuple[int, ...],
-    event_shape: tuple[int, ...],
-    dtype: np.dtype,
-    discrete: bool,
-    key_data: ArrayLike,
-    *params: ArrayLike,
-) -> np.ndarray:
-    """Loop over the rows of a callback, whose arrays have equally many leading dimensions, of full size or one."""
-    words = np.asarray(key_data)
-    arrays = [np.asarray(value) for value in params]
-    event_shapes = [value.shape[value.ndim - dims :] for value, dims in zip(arrays, param_event_dims, strict=True)]
-    leads = [value.shape[: value.ndim - dims] for value, dims in zip(arrays, param_event_dims, strict=True)]
-    lead = np.broadcast_shapes(words.shape[:-1], *leads)
-    words = np.broadcast_to(words, lead + words.shape[-1:])
-    arrays = [np.broadcast_to(value, lead + shape) for value, shape in zip(arrays, event_shapes, strict=True)]
-    out = np.empty(lead + event_shape, dtype)
-    for row in np.ndindex(*lead):
-        rng = host_generator(words[row])
-        out[row] = host_value(fn, rng, [value[row] for value in arrays], event_shape, dtype, discrete)
-    return out
 
 
 class _StaticSupport:
@@ -401,14 +333,14 @@ def _as_support(
     """Raise a support to the event's dimensions."""
     if not isinstance(support, constraints.Constraint):
         raise TypeError(
-            f"Simulator {_name(fn)!r} got support {support!r}, expected one of numpyro.distributions.constraints. "
+            f"Simulator {name_of(fn)!r} got support {support!r}, expected one of numpyro.distributions.constraints. "
             "Pass for example constraints.positive or constraints.nonnegative_integer."
         )
     extra = len(event_shape) - support.event_dim
     if extra < 0:
         raise ValueError(
-            f"Simulator {_name(fn)!r} returns events of shape {event_shape}, but its support {support} needs at least "
-            f"{support.event_dim} dimensions. Pass a support of the event's dimensions."
+            f"Simulator {name_of(fn)!r} returns events of shape {event_shape}, but its support {support} needs at "
+            f"least {support.event_dim} dimensions. Pass a support of the event's dimensions."
         )
     return constraints.independent(support, extra) if extra else support
 
@@ -416,10 +348,10 @@ def _as_support(
 def _as_parameter(fn: Callable[..., Any], position: int, value: ArrayLike) -> Array:
     numeric = isinstance(value, bool | int | float | np.generic | np.ndarray | Array)
     if numeric and not isinstance(value, Array):
-        numeric = np.asarray(value).dtype.kind in _NUMERIC_KINDS
+        numeric = np.asarray(value).dtype.kind in NUMERIC_KINDS
     if not numeric:
         raise TypeError(
-            f"Parameter {position} of simulator {_name(fn)!r} is a {type(value).__name__}, expected an array or a "
+            f"Parameter {position} of simulator {name_of(fn)!r} is a {type(value).__name__}, expected an array or a "
             "number. Pass each array as its own parameter, or close over constants with functools.partial."
         )
     return jnp.asarray(value)
@@ -431,14 +363,14 @@ def _check_event_dims(
     dims = tuple(0 for _ in params) if param_event_dims is None else tuple(int(dim) for dim in param_event_dims)
     if len(dims) != len(params):
         raise ValueError(
-            f"Simulator {_name(fn)!r} has {len(params)} parameters, but param_event_dims has {len(dims)} entries. "
+            f"Simulator {name_of(fn)!r} has {len(params)} parameters, but param_event_dims has {len(dims)} entries. "
             "Pass one number per parameter."
         )
     for position, (value, dim) in enumerate(zip(params, dims, strict=True)):
         if not 0 <= dim <= value.ndim:
             raise ValueError(
-                f"Parameter {position} of simulator {_name(fn)!r} has shape {value.shape}, but param_event_dims says "
-                f"{dim} of its dimensions go into one call. Pass a number from 0 to {value.ndim}."
+                f"Parameter {position} of simulator {name_of(fn)!r} has shape {value.shape}, but param_event_dims "
+                f"says {dim} of its dimensions go into one call. Pass a number from 0 to {value.ndim}."
             )
     return dims
 
@@ -449,7 +381,7 @@ def _batch_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: tuple[
         return jnp.broadcast_shapes(*shapes) if shapes else ()
     except ValueError as error:
         raise ValueError(
-            f"Parameters of simulator {_name(fn)!r} have batch shapes {tuple(shapes)}, which do not broadcast. "
+            f"Parameters of simulator {name_of(fn)!r} have batch shapes {tuple(shapes)}, which do not broadcast. "
             "Say with param_event_dims which trailing dimensions belong to one call."
         ) from error
 
@@ -462,40 +394,17 @@ def _infer_event_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: 
         result = jax.eval_shape(fn, key, *one)
     except jax.errors.JAXTypeError as error:
         raise TypeError(
-            f"Simulator {_name(fn)!r} cannot be traced by JAX. Write it with jax.numpy, or pass host=True and "
+            f"Simulator {name_of(fn)!r} cannot be traced by JAX. Write it with jax.numpy, or pass host=True and "
             "event_shape=... to run it as plain Python."
         ) from error
     if not hasattr(result, "shape"):
         raise TypeError(
-            f"Simulator {_name(fn)!r} returned a {type(result).__name__}, expected one array. "
+            f"Simulator {name_of(fn)!r} returned a {type(result).__name__}, expected one array. "
             "Stack the outputs into one array, or write one site per output."
         )
     return tuple(result.shape)
 
 
-def _check_output_shape(fn: Callable[..., Any], expected: tuple[int, ...], got: tuple[int, ...]) -> None:
-    if expected != got:
-        raise ValueError(
-            f"Simulator {_name(fn)!r} returned shape {got} for one site, expected event_shape {expected}. "
-            "Change the function or event_shape, or say with param_event_dims which parameter dimensions belong to "
-            "one call."
-        )
-
-
-def _host_argument(value: np.ndarray) -> Any:
-    kind = np.asarray(value).dtype.kind
-    wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(kind, np.asarray(value).dtype)
-    # Indexing with () turns a zero-dimensional array into a scalar and leaves others as they are.
-    return np.array(value, dtype=wide)[()]
-
-
 def _typed_key(key: Array) -> Array:
     """Accept keys of both kinds that JAX has; the simulator always gets a typed one."""
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    fn = inspect.unwrap(fn)
-    return getattr(fn, "__name__", type(fn).__name__)

@@ -1,6 +1,8 @@
 """An honest count of simulator calls."""
 
+import operator
 from collections.abc import Mapping
+from typing import SupportsIndex
 
 
 class Ledger:
@@ -97,4 +99,4 @@ class Ledger:
 
 def _is_count(value: object) -> bool:
     # Integer-like of any library, but no booleans and no floats.
-    return not isinstance(value, bool) and hasattr(value, "__index__") and int(value.__index__()) >= 0
+    return not isinstance(value, bool) and isinstance(value, SupportsIndex) and operator.index(value) >= 0
