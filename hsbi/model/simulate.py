@@ -1,0 +1,251 @@
+"""Simulate single sites or whole data sets from a program, with an honest count."""
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from hsbi.model.draws import draw_latents
+from hsbi.model.execution import Visit, draw
+from hsbi.model.program import Program, take_sites, with_num_sites
+from hsbi.model.rows import Job, Progress, Row, default_chunk_size, has_sites, make_plan, run_once, run_rows
+from hsbi.model.trace import restore
+
+if TYPE_CHECKING:
+    from hsbi.simulation.ledger import Ledger
+
+
+class Simulations(NamedTuple):
+    """Simulations of single sites, one per row.
+
+    Attributes:
+        index: The site of each row.
+        values: Globals and locals by name, rows first, without the site axis.
+        observations: Observations by name, rows first, without the site axis.
+    """
+
+    index: Array
+    values: dict[str, Array]
+    observations: dict[str, Array]
+
+
+def calls_per_site(program: Program) -> int:
+    """Count the simulator calls of one single-site simulation: one per replicate of each `Simulator`, else one."""
+    return make_plan(program).calls
+
+
+def visit_sites(key: Array, num_sites: int, num_simulations: int) -> Array:
+    """Order sites in shuffled cycles, so that each is visited equally often up to one."""
+    cycles = -(-num_simulations // num_sites)
+    orders = jax.vmap(lambda cycle: jax.random.permutation(jax.random.fold_in(key, cycle), num_sites))
+    return orders(jnp.arange(cycles)).reshape(-1)[:num_simulations]
+
+
+def simulate_sites(
+    program: Program,
+    key: Array,
+    num_simulations: int,
+    *,
+    ledger: "Ledger | None" = None,
+    phase: str = "simulate",
+    index: ArrayLike | None = None,
+    progress: Progress | None = None,
+    chunk_size: int | None = None,
+) -> Simulations:
+    """Draw latents from the prior and simulate one site for each.
+
+    Row i is a function of key and i alone, whatever the chunks. By the route `whole` every site of a run is a row.
+
+    Args:
+        program: The program.
+        key: The key of all rows.
+        num_simulations: The number of rows.
+        ledger: Counts the simulator calls that are made.
+        phase: The phase they are counted under.
+        index: The site of each row; shuffled cycles over all sites by default.
+        progress: Called with the rows done and their total.
+        chunk_size: The most rows that run at once; chosen by memory by default.
+    """
+    if num_simulations < 1:
+        raise ValueError(f"num_simulations is {num_simulations}, expected at least 1.")
+    site_key, row_key = jax.random.split(key)
+    if program.route == "whole":
+        return _simulate_whole(program, row_key, num_simulations, ledger, phase, index, progress, chunk_size)
+    if index is None:
+        sites = visit_sites(site_key, program.num_sites, num_simulations)
+    else:
+        sites = _check_index(program, index, num_simulations)
+    structure = with_num_sites(program.structure, 1)
+    plan = make_plan(program)
+    in_memory = structure if program.route == "resize" else program.structure
+    job = Job(
+        plan=plan,
+        structure=structure,
+        ledger=ledger,
+        phase=phase,
+        progress=progress,
+        chunk_size=chunk_size or default_chunk_size(plan, in_memory),
+    )
+    collect = bool(plan.hosts)
+    rows = run_rows(
+        lambda numbers: _site_rows(program, row_key, numbers, sites[numbers], collect), num_simulations, job
+    )
+
+    def drop_site(values: dict[str, Array]) -> dict[str, Array]:
+        return {name: value[:, 0] if has_sites(structure, name) else value for name, value in values.items()}
+
+    return Simulations(sites, drop_site(rows.values), drop_site(rows.observations))
+
+
+def simulate_given(
+    program: Program,
+    key: Array,
+    values: Mapping[str, Array],
+    *,
+    ledger: "Ledger | None" = None,
+    phase: str = "simulate",
+    progress: Progress | None = None,
+    chunk_size: int | None = None,
+) -> dict[str, Array]:
+    """Simulate all sites at given latents.
+
+    Args:
+        program: The program, by any route.
+        key: The key of all draws; draw i uses `fold_in(key, i)`.
+        values: Every latent, draws first, then the canonical layout.
+        ledger: Counts the simulator calls that are made, one per site and draw.
+        phase: The phase they are counted under.
+        progress: Called with the draws done and their total.
+        chunk_size: The most draws that run at once; chosen by memory by default.
+
+    Returns:
+        By observation, draws first, then the canonical layout.
+    """
+    latents = (*program.structure.globals, *program.structure.locals)
+    missing = [name for name in latents if name not in values]
+    if missing:
+        raise ValueError(f"Latents {missing} have no values, expected draws of all of them. Add them to `values`.")
+    given = {name: jnp.asarray(values[name]) for name in latents}
+    numbers_of_draws = {value.shape[0] for value in given.values()}
+    if len(numbers_of_draws) != 1:
+        raise ValueError(
+            f"Latents have {sorted(numbers_of_draws)} draws, expected equally many along the first axis of each."
+        )
+    plan = make_plan(program)
+    job = Job(
+        plan=plan,
+        structure=program.structure,
+        ledger=ledger,
+        phase=phase,
+        progress=progress,
+        chunk_size=chunk_size or default_chunk_size(plan, program.structure),
+    )
+    collect = bool(plan.hosts)
+
+    def run(numbers: Array) -> Row:
+        return _given_rows(program, key, numbers, {name: value[numbers] for name, value in given.items()}, collect)
+
+    rows = run_rows(run, numbers_of_draws.pop(), job)
+    return rows.observations
+
+
+def simulate_all(
+    program: Program,
+    key: Array,
+    num_draws: int,
+    *,
+    ledger: "Ledger | None" = None,
+    phase: str = "simulate",
+    progress: Progress | None = None,
+    chunk_size: int | None = None,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Draw latents from the prior and simulate all sites for each draw.
+
+    Returns:
+        Latents and observations, draws first, then the canonical layout.
+    """
+    prior_key, data_key = jax.random.split(key)
+    values = draw_latents(program, prior_key, num_draws)
+    observations = simulate_given(
+        program, data_key, values, ledger=ledger, phase=phase, progress=progress, chunk_size=chunk_size
+    )
+    return values, observations
+
+
+def _simulate_whole(
+    program: Program,
+    key: Array,
+    num_simulations: int,
+    ledger: "Ledger | None",
+    phase: str,
+    index: ArrayLike | None,
+    progress: Progress | None,
+    chunk_size: int | None,
+) -> Simulations:
+    if index is not None:
+        raise ValueError(f"The sites to simulate cannot be chosen: {program.reason} Leave out `index`.")
+    structure, num_sites = program.structure, program.num_sites
+    num_runs = max(1, num_simulations // num_sites)
+    warnings.warn(
+        f"The whole program is simulated {num_runs} times, which makes {num_runs * num_sites} single-site simulations "
+        f"({num_simulations} were asked for), because {program.reason} Sites of one run share their globals, so only "
+        f"{num_runs} values of the globals are seen.",
+        UserWarning,
+        stacklevel=3,
+    )
+    values, observations = simulate_all(
+        program, key, num_runs, ledger=ledger, phase=phase, progress=progress, chunk_size=chunk_size
+    )
+
+    def to_rows(name: str, value: Array) -> Array:
+        if has_sites(structure, name):
+            return value.reshape(num_runs * num_sites, *value.shape[2:])
+        return jnp.repeat(value, num_sites, axis=0)
+
+    return Simulations(
+        jnp.tile(jnp.arange(num_sites), num_runs),
+        {name: to_rows(name, value) for name, value in values.items()},
+        {name: to_rows(name, value) for name, value in observations.items()},
+    )
+
+
+def _check_index(program: Program, index: ArrayLike, num_simulations: int) -> Array:
+    sites = np.asarray(index)
+    if sites.shape != (num_simulations,) or sites.dtype.kind not in "iu":
+        raise ValueError(
+            f"The site index has shape {sites.shape} and dtype {sites.dtype}, expected ({num_simulations},) integers, "
+            "one per simulation."
+        )
+    if sites.min() < 0 or sites.max() >= program.num_sites:
+        raise ValueError(
+            f"The site index goes from {sites.min()} to {sites.max()}, expected 0 to {program.num_sites - 1}."
+        )
+    return jnp.asarray(sites)
+
+
+@partial(jax.jit, static_argnames="collect")
+def _site_rows(program: Program, key: Array, numbers: Array, sites: Array, collect: bool) -> Row:
+    def one(number: Array, site: Array) -> Row:
+        row_key = jax.random.fold_in(key, number)
+        if program.route == "resize":
+            return run_once(take_sites(program, site[None]), row_key, draw, collect)
+        return run_once(program, row_key, draw, collect, site)
+
+    return jax.vmap(one)(numbers, sites)
+
+
+@partial(jax.jit, static_argnames="collect")
+def _given_rows(program: Program, key: Array, numbers: Array, values: dict[str, Array], collect: bool) -> Row:
+    def one(number: Array, value: dict[str, Array]) -> Row:
+        def latent(visit: Visit) -> Array:
+            return restore(visit.site, value[visit.site.name])
+
+        return run_once(program, jax.random.fold_in(key, number), latent, collect)
+
+    return jax.vmap(one)(numbers, values)
