@@ -39,7 +39,7 @@ def eight_schools(sigma, y=None):
 
 sigma = jnp.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 y = jnp.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-print(hsbi.inspect(eight_schools, sigma, y=y))
+print(hsbi.inspect(eight_schools, sigma, y=y), end="\n\n")
 
 # %% [markdown]
 # ## A seasonal epidemic in several cities
@@ -96,7 +96,7 @@ def epidemic(weeks, cases=None):
 num_cities, num_weeks = (3, 6) if options.smoke else (20, 104)
 weeks = jnp.tile(jnp.arange(num_weeks, dtype=jnp.float32), (num_cities, 1))
 structure = hsbi.inspect(epidemic, weeks)
-print(structure)
+print(structure, end="\n\n")
 
 # %% [markdown]
 # ## The plate diagram
