@@ -94,8 +94,8 @@ def _registered(base: constraints.Constraint, support: constraints.Constraint) -
         transform = biject_to(base)
     except NotImplementedError as error:
         raise NotImplementedError(
-            f"{describe_support(support).capitalize()} has no bijection to an unconstrained space. Write the variable as "
-            "a deterministic function of unconstrained ones, for example a direction as normals divided by their norm."
+            f"{describe_support(support).capitalize()} has no bijection to an unconstrained space. Write the variable "
+            "as a deterministic function of unconstrained ones, such as a direction as normals divided by their norm."
         ) from error
 
     def inverse(value: Array) -> Array:
@@ -114,7 +114,7 @@ def _half_line(bound: ArrayLike, sign: float) -> _Bijection:
     def forward(coordinates: Array) -> Array:
         edge = front(bound, coordinates)
         value = edge + sign * bounded_exp(coordinates)
-        inner = jax.lax.stop_gradient(jnp.nextafter(edge, jnp.full_like(edge, sign * jnp.inf)))
+        inner = jnp.nextafter(jax.lax.stop_gradient(edge), jnp.full_like(edge, sign * jnp.inf))
         return jnp.maximum(value, inner) if sign > 0 else jnp.minimum(value, inner)
 
     def inverse(value: Array) -> Array:
@@ -166,8 +166,10 @@ def interval_forward(coordinates: Array, lower: Array, upper: Array) -> Array:
     width = upper - lower
     from_low = lower + width * jax.nn.sigmoid(coordinates)
     from_high = upper - width * jax.nn.sigmoid(-coordinates)
-    inner = jax.lax.stop_gradient((jnp.nextafter(lower, upper), jnp.nextafter(upper, lower)))
-    return jnp.clip(jnp.where(coordinates < 0, from_low, from_high), *inner)
+    # No gradient through the guard: JAX has no derivative of nextafter.
+    low, high = jax.lax.stop_gradient((lower, upper))
+    value = jnp.where(coordinates < 0, from_low, from_high)
+    return jnp.clip(value, jnp.nextafter(low, high), jnp.nextafter(high, low))
 
 
 def bounded_exp(value: Array) -> Array:
@@ -204,6 +206,12 @@ def describe_support(support: constraints.Constraint) -> str:
     return f"the support {base!r}" if not extra else f"the support {support!r}"
 
 
+def _sum_before(value: Array) -> Array:
+    """Sum all entries in front of each one along the last axis, without subtracting it from a sum that has it."""
+    total = jnp.cumsum(value[..., :-1], axis=-1)
+    return jnp.concatenate([jnp.zeros_like(value[..., :1]), total], axis=-1)
+
+
 def _stick_offsets(coordinates: Array) -> Array:
     """Give NumPyro's shift of stick-breaking logits, under which zero coordinates are the centre of the simplex."""
     length = coordinates.shape[-1]
@@ -213,9 +221,9 @@ def _stick_offsets(coordinates: Array) -> Array:
 def _simplex_forward(coordinates: Array) -> Array:
     logits = coordinates - _stick_offsets(coordinates)
     rest = jnp.cumsum(jax.nn.log_sigmoid(-logits), axis=-1)
-    before = jnp.concatenate([jnp.zeros_like(rest[..., :1]), rest], axis=-1)
-    piece = jnp.concatenate([jax.nn.log_sigmoid(logits), jnp.zeros_like(rest[..., :1])], axis=-1)
-    return jnp.exp(before + piece)
+    none = jnp.zeros_like(rest[..., :1])
+    pieces = jnp.concatenate([jax.nn.log_sigmoid(logits), none], axis=-1)
+    return jnp.exp(jnp.concatenate([none, rest], axis=-1) + pieces)
 
 
 def _simplex_inverse(value: Array) -> Array:
@@ -230,8 +238,7 @@ def _simplex_log_jacobian(coordinates: Array) -> Array:
     # dy_k / dz_k = y_k (1 - sigmoid(logit_k)), and the matrix is triangular.
     logits = coordinates - _stick_offsets(coordinates)
     broken, kept = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-    before = jnp.cumsum(kept, axis=-1) - kept
-    return jnp.sum(before + broken + kept, axis=-1)
+    return jnp.sum(_sum_before(kept) + broken + kept, axis=-1)
 
 
 def _strict_lower(coordinates: Array) -> Array:
@@ -249,16 +256,14 @@ def _log_sech(value: Array) -> Array:
 def _corr_forward(coordinates: Array) -> Array:
     # Row i: y_ij = tanh(z_ij) prod_{k<j} sech(z_ik), and the diagonal takes the rest of the unit length.
     matrix = _strict_lower(coordinates)
-    log_sech = _log_sech(matrix)
-    before = jnp.cumsum(log_sech, axis=-1) - log_sech
+    before = _sum_before(_log_sech(matrix))
     identity = jnp.broadcast_to(jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
     return (jnp.tanh(matrix) + identity) * jnp.exp(before)
 
 
 def _corr_inverse(value: Array) -> Array:
     # arctanh(t) = arcsinh(t / sqrt(1 - t^2)), and that ratio is the entry over the length of the row after it.
-    squares = jnp.flip(value * value, axis=-1)
-    after = jnp.flip(jnp.cumsum(squares, axis=-1) - squares, axis=-1)
+    after = jnp.flip(_sum_before(jnp.flip(value * value, axis=-1)), axis=-1)
     rows, columns = np.tril_indices(value.shape[-1], -1)
     rest = jnp.maximum(jnp.sqrt(after[..., rows, columns]), jnp.finfo(value.dtype).tiny)
     return jnp.arcsinh(value[..., rows, columns] / rest)
@@ -267,9 +272,8 @@ def _corr_inverse(value: Array) -> Array:
 def _corr_log_jacobian(coordinates: Array) -> Array:
     matrix = _strict_lower(coordinates)
     log_sech = _log_sech(matrix)
-    before = jnp.cumsum(log_sech, axis=-1) - log_sech
     rows, columns = np.tril_indices(matrix.shape[-1], -1)
-    return jnp.sum((before + 2.0 * log_sech)[..., rows, columns], axis=-1)
+    return jnp.sum((_sum_before(log_sech) + 2.0 * log_sech)[..., rows, columns], axis=-1)
 
 
 def _corr_matrix_forward(coordinates: Array) -> Array:
