@@ -10,7 +10,10 @@ import numpyro
 import pytest
 
 import hsbi
-from hsbi.model import program as programs
+from hsbi.model.coordinates import constrain, unconstrain
+from hsbi.model.draws import draw_latents
+from hsbi.model.routes import bind
+from hsbi.model.simulate import simulate_sites
 from hsbi.model.trace import canonicalize, restore
 from hsbi.simulation.ledger import Ledger
 
@@ -47,7 +50,7 @@ def bind_case(name):
     with warnings.catch_warnings():
         if case.expected.warns is not None:
             warnings.filterwarnings("ignore", message=f"(?s).*{case.expected.warns}")
-        return programs.bind(case.model, case.args, dict(case.kwargs), observed=case.observed)
+        return bind(case.model, case.args, dict(case.kwargs), observed=case.observed)
 
 
 def words(support):
@@ -184,7 +187,7 @@ def test_canonical_layout_round_trip(case):
 @accepted
 def test_drawn_latents_have_canonical_shapes(case):
     program = bind_case(case.name)
-    draws = programs.draw_latents(program, jax.random.key(1), 5)
+    draws = draw_latents(program, jax.random.key(1), 5)
     latents = {site.name: site.shape for site in case.expected.sites if site.level in ("global", "local")}
     assert {name: np.shape(value) for name, value in draws.items()} == {n: (5, *shape) for n, shape in latents.items()}
     for name, value in draws.items():
@@ -194,8 +197,8 @@ def test_drawn_latents_have_canonical_shapes(case):
 @accepted
 def test_unconstrained_round_trip(case):
     program = bind_case(case.name)
-    values = programs.draw_latents(program, jax.random.key(2), 5)
-    again = programs.constrain(program, programs.unconstrain(program, values))
+    values = draw_latents(program, jax.random.key(2), 5)
+    again = constrain(program, unconstrain(program, values))
     assert set(again) == set(values)
     for name, value in values.items():
         scale = max(1.0, float(np.abs(np.asarray(value)).max())) if np.asarray(value).size else 1.0
@@ -209,7 +212,7 @@ def test_ledger_counts_the_simulations(case):
     with warnings.catch_warnings():
         # Simulating the whole program to keep one site is announced; that is tested elsewhere.
         warnings.filterwarnings("ignore", category=UserWarning)
-        jax.block_until_ready(jax.tree.leaves(programs.simulate_sites(program, jax.random.key(3), 6, ledger=ledger)))
+        jax.block_until_ready(jax.tree.leaves(simulate_sites(program, jax.random.key(3), 6, ledger=ledger)))
     if case.counter is not None:
         assert ledger.total == case.counter.count - before
     assert ledger.total in (6, 6 * program.structure.num_sites)

@@ -94,7 +94,8 @@ def covariance_locals(y=None):
 def many_supports(y=None):
     """One global of each continuous support that priors commonly have."""
     cuts = numpyro.sample(
-        "cuts", dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([3]).to_event(1), transforms.OrderedTransform())
+        "cuts",
+        dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([3]).to_event(1), transforms.OrderedTransform()),
     )
     share = numpyro.sample("share", dist.Dirichlet(jnp.ones(4)))
     factor = numpyro.sample("factor", dist.LKJCholesky(3, concentration=2.0))
@@ -275,7 +276,7 @@ CASES = (
                 glob("unit", "interval(0, 1)"),
                 glob("box", "interval(-1.5, 2)"),
                 glob("angle", "circular"),
-                glob("tail", "greater_than(0.5)"),
+                glob("tail", "greater_than_eq(0.5)"),
                 obs("y", (6,), parents=("cuts", "share", "factor", "corr", "unit", "box", "angle", "tail")),
             ),
             plates=SITE,

@@ -160,9 +160,12 @@ def sample_shape_locals(y=None):
     numpyro.sample("y", dist.Normal(theta, 0.5), obs=y)
 
 
-def basic(y_facts, *extra, plates=SITE, theta=None, arguments=(covariate("sigma", 6), data("y", 6))):
+ARGUMENTS = (covariate("sigma", 6), data("y", 6))
+
+
+def basic(*rest, plates=SITE, theta=None, arguments=ARGUMENTS):
     theta = theta or local("theta", (6,), parents=("mu",))
-    return Expected(sites=(glob("mu"), theta, *extra, y_facts), plates=plates, covariates=arguments)
+    return Expected(sites=(glob("mu"), theta, *rest), plates=plates, covariates=arguments)
 
 
 def replicated(*replicates, y_facts, site_dim, arguments, theta=None):
@@ -196,7 +199,13 @@ CASES = (
                 glob("alpha", "positive", shape=(3,), event=(3,), distribution="LogNormal"),
                 local("share", (5, 3), "simplex", event=(3,), parents=("alpha",), program=(5, 1, 3)),
                 obs(
-                    "counts", (5, 3), "multinomial(...)", event=(3,), parents=("share",), program=(5, 1, 3), discrete=True
+                    "counts",
+                    (5, 3),
+                    "multinomial(...)",
+                    event=(3,),
+                    parents=("share",),
+                    program=(5, 1, 3),
+                    discrete=True,
                 ),
             ),
             plates=(PlateFacts(name="site", size=5, dim=-2),),
@@ -238,7 +247,13 @@ CASES = (
         expected=basic(glob("scale", "positive"), obs("y", (6,), parents=("theta", "scale"))),
     ),
     Case(name="sized_by_data", model=sized_by_data, args=(Y,), expected=basic(Y_OF_THETA, arguments=(data("y", 6),))),
-    Case(name="indexed_by_plate", model=indexed_by_plate, args=(SIGMA,), kwargs={"y": Y}, expected=basic(Y_OF_THETA)),
+    Case(
+        name="indexed_by_plate",
+        model=indexed_by_plate,
+        args=(jnp.asarray(SIGMA),),
+        kwargs={"y": Y},
+        expected=basic(Y_OF_THETA),
+    ),
     Case(
         name="nested_without_dims",
         model=nested_without_dims,
