@@ -156,7 +156,7 @@ class Recorder(numpyro.primitives.Messenger):
 
     Args:
         observed: Names of sites that are observed although no data were given.
-        values: Values to give to latents; the others are drawn from their priors.
+        values: Values to give to latents, or functions from the prior to the value; the others are drawn from their priors.
     """
 
     def __init__(self, observed: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> None:
@@ -178,8 +178,9 @@ class Recorder(numpyro.primitives.Messenger):
         if self._is_observed(message):
             message["value"] = placeholder(fn)
         elif message["name"] in self.values:
-            message["value"] = self.values[message["name"]]
-        elif _is_improper(fn):
+            value = self.values[message["name"]]
+            message["value"] = value(fn) if callable(value) else value
+        elif is_improper(fn):
             message["value"] = placeholder(fn)
 
     def postprocess_message(self, message: dict[str, Any]) -> None:
@@ -211,10 +212,14 @@ class Recorder(numpyro.primitives.Messenger):
 
 
 def record(
-    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    recorder: Recorder,
+    key: Array | int = 0,
 ) -> Recording:
     """Run the program once under a recorder; call it while JAX traces, so that nothing is computed."""
-    with recorder, numpyro.handlers.seed(rng_seed=0):
+    with recorder, numpyro.handlers.seed(rng_seed=key):
         model(*args, **kwargs)
     return recorder.recording
 
@@ -236,8 +241,14 @@ def placeholder(fn: Distribution) -> Array:
         return zeros
 
 
-def _is_improper(fn: Distribution) -> bool:
-    return isinstance(base_distribution(fn), dist.ImproperUniform)
+def is_improper(fn: Distribution) -> bool:
+    """Say whether nothing can be drawn, because an improper prior is in the distribution or under its transforms."""
+    inner: Any = fn
+    while inner is not None:
+        if isinstance(inner, dist.ImproperUniform):
+            return True
+        inner = getattr(inner, "base_dist", None)
+    return False
 
 
 def describe_support(support: constraints.Constraint | None) -> str:
@@ -252,7 +263,9 @@ def describe_support(support: constraints.Constraint | None) -> str:
             return name
     fallback = type(support).__name__.strip("_").lower()
     kind = next((name for name, known in public.items() if known is type(support)), fallback)
-    bounds = [_number(getattr(support, side, None)) for side in ("lower_bound", "upper_bound") if hasattr(support, side)]
+    bounds = [
+        _number(getattr(support, side, None)) for side in ("lower_bound", "upper_bound") if hasattr(support, side)
+    ]
     return f"{kind}({', '.join(bounds)})" if bounds and all(bounds) else kind
 
 

@@ -1,6 +1,7 @@
 """Read the structure of a NumPyro program: `inspect`, and the two layouts of a value."""
 
-import inspect as _inspect
+import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,26 +9,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.ops.provenance import eval_provenance
 
-from hsbi.model.record import (
-    Recorder,
-    Recording,
-    Statement,
-    base_distribution,
-    describe_support,
-    record,
-    undo_reparam,
+from hsbi.model.arguments import argument_arrays, bind_arguments, find_covariates
+from hsbi.model.dependence import Parents, Probe, Readout
+from hsbi.model.independence import independence_reasons
+from hsbi.model.record import Recording, Statement, base_distribution, describe_support, undo_reparam
+from hsbi.model.refusals import (
+    captured_reasons,
+    data_reasons,
+    expansion_notes,
+    level_reasons,
+    mask_notes,
+    parent_reasons,
+    plate_reasons,
+    refuse,
+    statement_reasons,
 )
-from hsbi.model.structure import Covariate, Level, Plate, Role, Site, Structure
+from hsbi.model.structure import Level, Plate, Role, Site, Structure
 
-__all__ = ["canonicalize", "inspect", "restore", "undo_reparam"]
+__all__ = ["bind_arguments", "canonicalize", "inspect", "restore", "undo_reparam"]
 
 
 def inspect(model: Callable[..., Any], *args: Any, observed: Sequence[str] = (), **kwargs: Any) -> Structure:
     """Read what a NumPyro program is: its sites, levels, plates, shapes and parents.
 
-    The program is traced, not run: no simulator is called.
+    The program is traced and its priors are drawn from, but no simulator is called.
 
     Args:
         model: The NumPyro program.
@@ -36,17 +42,38 @@ def inspect(model: Callable[..., Any], *args: Any, observed: Sequence[str] = (),
         **kwargs: The program's keyword arguments.
 
     Returns:
-        The structure; `print` it for a table.
+        The structure; `print` it for a table, `plot` it for a diagram.
+
+    Raises:
+        ValueError: If the program cannot be used, with all reasons and what to change.
     """
     program = undo_reparam(model)
     observed = (observed,) if isinstance(observed, str) else tuple(observed)
-    recording, latents = _trace(program, args, kwargs, observed)
-    plates = _find_plates(recording)
-    parents = _find_parents(program, args, kwargs, observed, latents)
-    site_plate = next((plate.name for plate in plates if plate.role == "site"), None)
-    sites = tuple(_make_site(statement, site_plate, parents[statement.name]) for statement in recording.statements)
-    covariates = _find_covariates(program, args, kwargs, recording, plates)
-    return Structure(sites=sites, plates=plates, covariates=covariates)
+    probe = Probe(program, args, kwargs, observed)
+    recording, latents = probe.trace()
+    refuse(statement_reasons(recording, observed) + plate_reasons(recording) + data_reasons(recording))
+    parents = probe.parents(latents)
+    recording, notes = _drop_constants(recording, parents)
+    site_plate = find_site_plate(recording)
+    refuse(
+        level_reasons(recording, site_plate)
+        + parent_reasons(recording, site_plate, parents.direct)
+        + captured_reasons(parents.captured)
+    )
+    refuse(independence_reasons(recording, probe, site_plate, latents))
+    notes = notes + expansion_notes(recording, site_plate) + mask_notes(recording)
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    plates = _find_plates(recording, site_plate)
+    data, missing = _read_data(recording, probe, latents)
+    sites = (
+        _make_site(statement, site_plate, parents.direct[statement.name], missing.get(statement.name))
+        for statement in recording.statements
+    )
+    covariates = find_covariates(
+        argument_arrays(program, args, kwargs), recording, data, next((p for p in plates if p.role == "site"), None)
+    )
+    return Structure(sites=tuple(sites), plates=plates, covariates=covariates, notes=tuple(notes))
 
 
 def canonicalize(site: Site, value: Any) -> Array:
@@ -100,29 +127,46 @@ def _permutation(site: Site) -> tuple[int, ...]:
     return (*plates, *(axis for axis in range(num_axes) if axis not in plates))
 
 
-def _trace(
-    program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], observed: tuple[str, ...]
-) -> tuple[Recording, dict[str, jax.ShapeDtypeStruct]]:
-    """Record the program's statements, and the shapes of its latents."""
-    recorder = Recorder(observed)
-
-    def body() -> dict[str, Any]:
-        recording = record(program, args, kwargs, recorder)
-        return {statement.name: jnp.asarray(statement.value) for statement in recording.of_kind("latent")}
-
-    shapes = jax.eval_shape(body)
-    # JAX sorts the keys of a dict; parents are listed in program order.
-    latents = {statement.name: shapes[statement.name] for statement in recorder.recording.of_kind("latent")}
-    return recorder.recording, latents
+def _drop_constants(recording: Recording, parents: Parents) -> tuple[Recording, list[str]]:
+    """Leave out sites that `condition` fixed: observed ones without latent parents, outside the others' plates."""
+    observations = recording.of_kind("observed")
+    informed = [s for s in observations if parents.direct[s.name]]
+    plates = {frame.name for s in informed for frame in s.frames}
+    fixed = [s.name for s in observations if s not in informed and informed and not s.frames and (plates or s.data)]
+    notes = [
+        f"Site {name!r} is observed and depends on no latent: it is treated as a constant, not as an observation."
+        for name in fixed
+    ]
+    kept = [s for s in recording.statements if s.name not in fixed]
+    return dataclasses.replace(recording, statements=kept), notes
 
 
-def _find_plates(recording: Recording) -> tuple[Plate, ...]:
+def _read_data(
+    recording: Recording, probe: Probe, latents: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Get the data of each observation and count their missing values: NaN, or masked out."""
+    given = [s for s in recording.of_kind("observed") if s.data]
+    traced = any(isinstance(x, jax.core.Tracer) for s in given for x in (s.value, s.mask))
+    readouts: dict[str, Readout] = probe.read(probe.draw(0, latents)) if traced else {}
+    data, missing = {}, {}
+    for s in given:
+        value = np.asarray(readouts[s.name].value if traced else s.value)
+        mask = readouts[s.name].mask if traced else s.mask
+        present = ~np.isnan(value) if value.dtype.kind == "f" else np.ones(value.shape, bool)
+        if mask is not None:
+            extra = (1,) * s.event_dim if np.ndim(mask) <= value.ndim - s.event_dim else ()
+            present = present & np.reshape(np.asarray(mask), np.shape(mask) + extra)
+        data[s.name] = value
+        missing[s.name] = int(present.size - present.sum())
+    return data, missing
+
+
+def _find_plates(recording: Recording, site_plate: str | None) -> tuple[Plate, ...]:
     """List the plates around statements with their roles, the site plate first."""
     dims: dict[str, tuple[int, int]] = {}
     for statement in recording.statements:
         for frame in statement.frames:
             dims.setdefault(frame.name, (frame.size, frame.dim))
-    site_plate = find_site_plate(recording)
     carriers = {frame.name for statement in recording.of_kind("observed") for frame in statement.frames}
 
     def role(name: str) -> Role:
@@ -149,67 +193,7 @@ def find_site_plate(recording: Recording) -> str | None:
     return next(iter(with_latents or shared), None)
 
 
-def _find_parents(
-    program: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    observed: tuple[str, ...],
-    latents: Mapping[str, Any],
-) -> dict[str, tuple[str, ...]]:
-    """Find the latents that each statement depends on directly, by tracking them through the traced program."""
-    prefix = "site "
-
-    def body(**values: Any) -> dict[str, list[Any]]:
-        given = {name.removeprefix(prefix): value for name, value in values.items()}
-        recording = record(program, args, kwargs, Recorder(observed, given))
-        return {statement.name: dependencies(statement) for statement in recording.statements}
-
-    found = eval_provenance(body, **{prefix + name: value for name, value in latents.items()})
-    parents = {}
-    for name, sources in found.items():
-        union = frozenset().union(*sources)
-        parents[name] = tuple(latent for latent in latents if prefix + latent in union and latent != name)
-    return parents
-
-
-def dependencies(statement: Statement) -> list[Any]:
-    """Give the arrays through which a statement depends on others: its distribution's, or a deterministic's value."""
-    if statement.fn is None:
-        return jax.tree.leaves(statement.value)
-    return [leaf for leaf in _arrays(base_distribution(statement.fn), set())]
-
-
-def _arrays(node: Any, seen: set[int]) -> list[Any]:
-    """Collect arrays from the attributes of distributions, transforms and constraints.
-
-    A distribution's pytree may leave parameters out, its attributes do not.
-    """
-    if id(node) in seen or isinstance(node, str | bytes | type):
-        return []
-    seen.add(id(node))
-    if isinstance(node, jax.Array):
-        return [node]
-    if isinstance(node, dict):
-        return [leaf for child in node.values() for leaf in _arrays(child, seen)]
-    if isinstance(node, list | tuple):
-        return [leaf for child in node for leaf in _arrays(child, seen)]
-    if callable(node) and hasattr(node, "__closure__"):
-        cells = [cell.cell_contents for cell in node.__closure__ or () if _filled(cell)]
-        return _arrays(cells, seen)
-    if type(node).__module__.startswith("jax"):
-        return []
-    return _arrays(vars(node), seen) if hasattr(node, "__dict__") else []
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str, ...]) -> Site:
+def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str, ...], missing: int | None) -> Site:
     """Turn one statement into its static facts."""
     program_shape = statement.program_shape
     frames = sorted(statement.frames, key=lambda frame: frame.name != site_plate)
@@ -225,7 +209,7 @@ def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str,
     ]
     event_shape = (*batch, *program_shape[len(program_shape) - event_dim :])
     sizes = tuple(program_shape[axis] for axis in plate_axes)
-    site = Site(
+    return Site(
         name=statement.name,
         level=_level(statement, site_plate),
         plates=tuple(frame.name for frame in frames),
@@ -238,9 +222,8 @@ def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str,
         discrete=statement.fn is not None and statement.fn.is_discrete,
         parents=parents,
         inputs=None if statement.inputs is None else tuple(jnp.shape(statement.inputs)),
-        missing=0 if statement.data else None,
+        missing=missing,
     )
-    return site
 
 
 def _level(statement: Statement, site_plate: str | None) -> Level:
@@ -261,66 +244,3 @@ def _event_dim(statement: Statement) -> int | None:
         if all(-axis <= len(shape) and shape[axis] == size for axis, size in axes):
             return event_dim
     return None
-
-
-def _find_covariates(
-    program: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    recording: Recording,
-    plates: tuple[Plate, ...],
-) -> tuple[Covariate, ...]:
-    """List the array arguments with one entry per site, and say which are data."""
-    plate = next((plate for plate in plates if plate.role == "site"), None)
-    if plate is None:
-        return ()
-    covariates = []
-    for path, leaf in argument_arrays(program, args, kwargs):
-        data = next((s for s in recording.of_kind("observed") if s.data and is_data(leaf, s.value)), None)
-        axes = [axis for axis, size in enumerate(np.shape(leaf)) if size == plate.size]
-        if not axes:
-            continue
-        axis = axes[0]
-        if data is not None:
-            frame = next(frame for frame in data.frames if frame.name == plate.name)
-            axis = np.ndim(leaf) + frame.dim - data.event_dim
-        covariates.append(
-            Covariate(path=path, axis=axis, shape=tuple(np.shape(leaf)), data=None if data is None else data.name)
-        )
-    return tuple(covariates)
-
-
-def argument_arrays(
-    program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[tuple[str, Any]]:
-    """List the arrays among the arguments with their paths, such as `sigma` or `data['x']`."""
-    arrays = []
-    for name, value in bind_arguments(program, args, kwargs).items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-            if isinstance(leaf, np.ndarray | Array) and np.ndim(leaf) > 0:
-                arrays.append((name + jax.tree_util.keystr(path), leaf))
-    return arrays
-
-
-def bind_arguments(
-    program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Name the arguments by the program's signature; those of `**kwargs` by their keyword."""
-    signature = _inspect.signature(program)
-    bound = signature.bind(*args, **kwargs)
-    named = {}
-    for name, value in bound.arguments.items():
-        if signature.parameters[name].kind is _inspect.Parameter.VAR_KEYWORD:
-            named.update(value)
-        else:
-            named[name] = value
-    return named
-
-
-def is_data(leaf: Any, value: Any) -> bool:
-    """Say whether an argument is the data of an observation: the same array, or one with equal entries."""
-    if leaf is value:
-        return True
-    if isinstance(value, jax.core.Tracer) or np.shape(leaf) != np.shape(value):
-        return False
-    return bool(np.array_equal(np.asarray(leaf), np.asarray(value), equal_nan=np.asarray(leaf).dtype.kind == "f"))
