@@ -27,7 +27,8 @@ def host_value(
     """Make one call of a host function and check what comes back.
 
     Floating parameters are passed on as float64 and integers as int64, so that arithmetic runs in the precision that
-    NumPy users expect. A count that is not finite becomes the smallest integer, outside every count support.
+    NumPy users expect. A count that is not finite, or too large for its type, becomes the smallest integer, outside every count
+    support.
     """
     arguments = [_host_argument(value) for value in params]
     try:
@@ -43,15 +44,16 @@ def host_value(
             "Return an array of floats, integers or booleans."
         )
     check_output_shape(fn, event_shape, value.shape)
-    if discrete and value.dtype.kind == "f":
-        finite = np.isfinite(value)
-        broken = value[finite & (value != np.floor(value))]
+    if discrete:
+        broken = value[np.isfinite(value) & (value != np.floor(value))]
         if broken.size:
             raise ValueError(
                 f"Simulator {name_of(fn)!r} returned {broken[0]} at a count site, expected whole numbers. "
                 "Round in the simulator, or give it a continuous support."
             )
-        return np.where(finite, value, np.iinfo(dtype).min).astype(dtype)
+        info = np.iinfo(dtype)
+        usable = (value > info.min) & (value < info.max)
+        return np.where(usable, value, info.min).astype(dtype)
     with np.errstate(over="ignore"):
         return value.astype(dtype)
 

@@ -260,8 +260,9 @@ class Simulator(Distribution):
         check_output_shape(self.fn, self.event_shape, value.shape)
         if self.is_discrete and jnp.issubdtype(value.dtype, jnp.floating):
             # An integer cannot be NaN; the smallest integer lies outside every count support and can be found later.
-            whole = value == jnp.floor(value)
-            return jnp.where(whole & jnp.isfinite(value), value, jnp.iinfo(self.dtype).min).astype(self.dtype)
+            info = jnp.iinfo(self.dtype)
+            whole = (value == jnp.floor(value)) & (value > info.min) & (value < info.max)
+            return jnp.where(whole, value, float(info.min)).astype(self.dtype)
         return value.astype(self.dtype)
 
     def _call_host(self, keys: Array, params: tuple[Array, ...]) -> Array:

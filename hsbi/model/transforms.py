@@ -66,6 +66,7 @@ class Standardizer(NamedTuple):
         return value * front(self.scale, value) + front(self.loc, value)
 
 
+@jax.jit
 def fit_standardizer(draws: ArrayLike) -> Standardizer:
     """Take centre and scale from draws along the first axis.
 

@@ -403,7 +403,7 @@ def test_unknown_observation_supports_are_refused():
 def test_no_implicit_rank_promotion():
     with jax.numpy_rank_promotion("raise"):
         for name in ("positive", "interval", "vector bounds", "simplex", "corr_cholesky", "corr_matrix"):
-            support, event_shape, shape, _ = SUPPORTS[name]
+            support, _, shape, _ = SUPPORTS[name]
             z = jnp.zeros((20, *shape))
             assert jax.eval_shape(lambda z, s=support: unconstrain(s, constrain(s, z)), z).shape == z.shape
             assert jax.eval_shape(lambda z, s=support: log_jacobian(s, z), z).shape == (20,)
