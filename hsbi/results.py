@@ -1,0 +1,389 @@
+"""Draws as arviz data and as text: one layout for hsbi's draws and for those of NumPyro's MCMC.
+
+Each group is a plain `xarray.Dataset`; together they are an `arviz.InferenceData` on arviz 0.x and an `xarray.DataTree`
+on arviz 1.x. Axes are `chain`, `draw`, then the plates by name, then event axes as arviz itself names them.
+"""
+
+import importlib.metadata
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax.typing import ArrayLike
+from numpyro import handlers
+
+from hsbi.model.structure import Site, Structure
+from hsbi.model.trace import canonicalize, inspect, undo_reparam
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from numpyro.infer import MCMC
+
+Arrays = Mapping[str, ArrayLike]
+Coords = Mapping[str, Sequence[Any]]
+Dims = Mapping[str, Sequence[str]]
+
+_SAMPLE_DIMS = ("chain", "draw")
+# What arviz calls the fields that NumPyro's samplers can record.
+_STAT_NAMES = {
+    "potential_energy": "lp",
+    "adapt_state.step_size": "step_size",
+    "num_steps": "n_steps",
+    "accept_prob": "acceptance_rate",
+}
+
+
+def to_arviz(
+    structure: Structure,
+    *,
+    posterior: Arrays,
+    sample_stats: Arrays | None = None,
+    posterior_predictive: Arrays | None = None,
+    observed_data: Arrays | None = None,
+    constant_data: Arrays | None = None,
+    prior: Arrays | None = None,
+    coords: Coords | None = None,
+    dims: Dims | None = None,
+    library: str = "hsbi",
+) -> Any:
+    """Put draws and data into arviz groups.
+
+    Args:
+        structure: The program's structure, which knows the plates of each site.
+        posterior: Draws by site, [chain, draw, *canonical shape].
+        sample_stats: Facts about draws, [chain, draw, ...].
+        posterior_predictive: Draws of observations, [chain, draw, *canonical shape].
+        observed_data: Data by observation in canonical shape.
+        constant_data: Other data, such as covariates by the path that the structure gives them.
+        prior: Prior draws by site, [chain, draw, *canonical shape]; those of observations become `prior_predictive`.
+        coords: Labels by dim, for plates and any other dim; members are counted from 0 where there are none.
+        dims: Names by variable for its axes after `chain` and `draw`, from the first on, in place of the default names.
+        library: The distribution that made the draws, noted with its version.
+
+    Returns:
+        An `arviz.InferenceData` on arviz 0.x, an `xarray.DataTree` on arviz 1.x, with the groups that were given.
+
+    Raises:
+        ValueError: If shapes do not fit the structure, draws differ in number, or labels differ from a dim in length.
+        KeyError: If a site is not in the structure.
+    """
+    observations = set(structure.observations)
+    prior = {} if prior is None else prior
+    sampled = {
+        "posterior": posterior,
+        "posterior_predictive": posterior_predictive,
+        "prior": {name: value for name, value in prior.items() if name not in observations},
+        "prior_predictive": {name: value for name, value in prior.items() if name in observations},
+    }
+    variables = {group: _site_variables(structure, group, arrays, _SAMPLE_DIMS) for group, arrays in sampled.items()}
+    variables["sample_stats"] = {name: (value, _SAMPLE_DIMS, ()) for name, value in _to_numpy(sample_stats).items()}
+    variables["observed_data"] = _site_variables(structure, "observed_data", observed_data, ())
+    variables["constant_data"] = {
+        name: (value, (), _constant_plates(structure, name, value)) for name, value in _to_numpy(constant_data).items()
+    }
+    coords = {} if coords is None else coords
+    dims = {} if dims is None else dims
+    groups = {group: _dataset(group, entries, coords, dims, library) for group, entries in variables.items() if entries}
+    _check_coords(groups, coords)
+    return _wrap(groups)
+
+
+def from_mcmc(
+    mcmc: "MCMC",
+    *,
+    coords: Coords | None = None,
+    dims: Dims | None = None,
+    posterior_predictive: Arrays | None = None,
+    constant_data: Arrays | None = None,
+    prior: Arrays | None = None,
+) -> Any:
+    """Put the draws of a NumPyro MCMC run into the layout of hsbi's own results.
+
+    Plates name the dims, singleton axes of outer plates are gone, deterministic sites are included and
+    reparameterized sites appear as they were written. No log-likelihood is computed. Models that hsbi cannot do
+    inference for, such as those with `factor`, are accepted.
+
+    Args:
+        mcmc: A run sampler with a model.
+        coords: Labels by dim.
+        dims: Names by variable for its axes after `chain` and `draw`.
+        posterior_predictive: What `numpyro.infer.Predictive` gives for the draws, [num_draws, *shape] over all chains.
+        constant_data: Other data by name.
+        prior: What `numpyro.infer.Predictive` gives without draws, [num_draws, *shape].
+
+    Returns:
+        An `arviz.InferenceData` on arviz 0.x, an `xarray.DataTree` on arviz 1.x.
+
+    Raises:
+        ValueError: If the sampler has not run or has no model.
+    """
+    model = getattr(mcmc.sampler, "model", None)
+    if model is None:
+        raise ValueError(
+            "This MCMC has no model, only a potential function, so its draws have no site names. "
+            "Build its kernel from a model, as in MCMC(NUTS(model), ...)."
+        )
+    if mcmc.last_state is None:
+        raise ValueError("This MCMC has no draws yet. Call mcmc.run(...) first.")
+    structure, data = _read_model(model, mcmc._args, mcmc._kwargs)
+    draws = _canonical(structure, mcmc.get_samples(group_by_chain=True))
+    predictive = _canonical(structure, posterior_predictive, keep=structure.observations)
+    num_chains = mcmc.num_chains
+    return to_arviz(
+        structure,
+        posterior=draws,
+        sample_stats=_sampler_stats(mcmc.get_extra_fields(group_by_chain=True)),
+        posterior_predictive={
+            name: value.reshape(num_chains, -1, *value.shape[1:]) for name, value in predictive.items()
+        },
+        observed_data=data,
+        constant_data=constant_data,
+        prior={name: value[None] for name, value in _canonical(structure, prior).items()},
+        coords=coords,
+        dims=dims,
+        library="numpyro",
+    )
+
+
+def pool_chains(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the posteriors of several results one chain of equally many draws each, to plot them side by side.
+
+    arviz 1.x aligns what it compares by chain and draw and leaves out a result that has fewer than another. Chains are
+    joined, and the longer results thinned evenly to the length of the shortest.
+
+    Args:
+        results: What `to_arviz` or `from_mcmc` gave, by a name to plot it under.
+
+    Returns:
+        Results that hold the posteriors only, by the same names.
+    """
+    posteriors = {name: _group(result, "posterior") for name, result in results.items()}
+    count = min(data.sizes["chain"] * data.sizes["draw"] for data in posteriors.values())
+    pooled = {}
+    for name, data in posteriors.items():
+        flat = data.stack(pooled=_SAMPLE_DIMS, create_index=False).drop_vars(_SAMPLE_DIMS)
+        flat = flat.isel(pooled=np.linspace(0, flat.sizes["pooled"] - 1, count).round().astype(int))
+        flat = flat.rename(pooled="draw").expand_dims("chain").transpose(*_SAMPLE_DIMS, ...)
+        pooled[name] = _wrap({"posterior": flat.assign_coords(chain=[0], draw=np.arange(count))})
+    return pooled
+
+
+def summary_table(samples: Arrays, *, prob: float = 0.9) -> str:
+    """Summarize draws in the manner of NumPyro's `print_summary`, one row per scalar.
+
+    Args:
+        samples: Draws by site, [num_draws, ...].
+        prob: Mass of the central interval whose ends are printed beside mean, standard deviation and median.
+
+    Returns:
+        The table. It has no effective sample size or r-hat, which mean nothing for independent draws.
+
+    Raises:
+        ValueError: If `prob` is not between 0 and 1.
+    """
+    if not 0.0 < prob < 1.0:
+        raise ValueError(f"prob is {prob}, expected the mass of an interval, between 0 and 1.")
+    tails = (50.0 * (1.0 - prob), 50.0 * (1.0 + prob))
+    columns = ("mean", "std", "median", *(f"{tail:.1f}%" for tail in tails))
+    rows = []
+    for name, draws in _to_numpy(samples).items():
+        draws = draws.astype(float)
+        spread = draws.std(axis=0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1:], math.nan)
+        low, median, high = np.percentile(draws, (tails[0], 50.0, tails[1]), axis=0)
+        table = np.stack([draws.mean(axis=0), spread, median, low, high], axis=-1)
+        for index in np.ndindex(draws.shape[1:]):
+            label = f"{name}[{','.join(map(str, index))}]" if index else name
+            rows.append((label, *(f"{number:.2f}" for number in table[index])))
+    width = max((len(row[0]) for row in rows), default=0)
+    lines = [" " * width + "".join(f"{column:>11}" for column in columns)]
+    lines += [f"{row[0]:>{width}}" + "".join(f"{number:>11}" for number in row[1:]) for row in rows]
+    return "\n".join(lines)
+
+
+def _to_numpy(arrays: Arrays | None) -> dict[str, np.ndarray]:
+    return {} if arrays is None else {name: np.asarray(value) for name, value in arrays.items()}
+
+
+def _site_variables(
+    structure: Structure, group: str, arrays: Arrays | None, sample_dims: tuple[str, ...]
+) -> dict[str, tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]]:
+    """Check arrays of sites, and give each with its sample dims and plates."""
+    variables, problems = {}, []
+    for name, value in _to_numpy(arrays).items():
+        site = structure[name]
+        expected = (*sample_dims, *site.shape)
+        if value.shape[len(sample_dims) :] != site.shape or value.ndim != len(expected):
+            wanted = ", ".join(map(str, expected))
+            problems.append(f"site {name!r} has shape {value.shape}, expected ({wanted})")
+        variables[name] = (value, sample_dims, site.plates)
+    if problems:
+        raise ValueError(f"Arrays of group {group!r} do not fit the structure: {'; '.join(problems)}.")
+    counts = {name: value.shape[: len(sample_dims)] for name, (value, _, _) in variables.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"Sites of group {group!r} differ in their numbers of chains and draws: {counts}.")
+    return variables
+
+
+def _constant_plates(structure: Structure, name: str, value: np.ndarray) -> tuple[str, ...]:
+    """Give the plate of a covariate whose first axis runs over sites."""
+    plate = structure.site_plate
+    covariate = next((c for c in structure.covariates if c.path == name), None)
+    if plate is None or covariate is None or covariate.axis % value.ndim != 0 or value.shape[0] != plate.size:
+        return ()
+    return (plate.name,)
+
+
+def _dataset(
+    group: str,
+    entries: Mapping[str, tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]],
+    coords: Coords,
+    dims: Dims,
+    library: str,
+) -> "xr.Dataset":
+    import xarray as xr
+
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+    sizes: dict[str, int] = {}
+    for name, (value, sample_dims, plates) in entries.items():
+        given = tuple(dims.get(name, plates))
+        axes = value.shape[len(sample_dims) :]
+        if len(given) > len(axes):
+            raise ValueError(
+                f"dims names {len(given)} axes of {name!r}, {given}, but in group {group!r} it has {len(axes)} "
+                f"of sizes {axes} besides chain and draw."
+            )
+        names = (*sample_dims, *given, *_default_dims(name, len(given), len(axes)))
+        variables[name] = (names, value)
+        for dim, size in zip(names, value.shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise ValueError(
+                    f"Dim {dim!r} has size {size} in {name!r} but {sizes[dim]} in another variable of group {group!r}. "
+                    "Give their axes different names in dims."
+                )
+            if dim in coords and len(coords[dim]) != size:
+                raise ValueError(
+                    f"coords gives {len(coords[dim])} labels for dim {dim!r}, but it has size {size} in {name!r} of "
+                    f"group {group!r}. Pass one label per member."
+                )
+    labels = {dim: np.asarray(coords[dim]) if dim in coords else np.arange(size) for dim, size in sizes.items()}
+    attributes = {"inference_library": library, "inference_library_version": _version(library)}
+    return xr.Dataset(variables, coords=labels, attrs=attributes)
+
+
+def _default_dims(name: str, num_named: int, num_axes: int) -> tuple[str, ...]:
+    """Name axes as `arviz.from_numpyro` would: 0.x counts the named axes in front, 1.x does not."""
+    start = num_named if _arviz_major() < 1 else 0
+    return tuple(f"{name}_dim_{start + axis}" for axis in range(num_axes - num_named))
+
+
+def _check_coords(groups: Mapping[str, "xr.Dataset"], coords: Coords) -> None:
+    known = {str(dim): None for dataset in groups.values() for dim in dataset.dims}
+    unknown = [dim for dim in coords if dim not in known]
+    if unknown:
+        warnings.warn(
+            f"coords has labels for {', '.join(map(repr, unknown))}, which no variable has as a dim. "
+            f"The dims are {', '.join(map(repr, known))}.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _group(result: Any, name: str) -> "xr.Dataset":
+    return result[name].to_dataset() if _arviz_major() >= 1 else result[name]
+
+
+def _wrap(groups: Mapping[str, "xr.Dataset"]) -> Any:
+    if _arviz_major() >= 1:
+        import xarray as xr
+
+        return xr.DataTree.from_dict({f"/{group}": dataset for group, dataset in groups.items()})
+    with warnings.catch_warnings():
+        # arviz 0.23 announces its refactoring on the first import of each day.
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
+        import arviz
+    return arviz.InferenceData(**groups)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+
+
+def _arviz_major() -> int:
+    return int(importlib.metadata.version("arviz").split(".")[0])
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _canonical(structure: Structure, arrays: Arrays | None, keep: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Bring draws in program layout to the canonical one, in program order, without names that are no sites."""
+    arrays = _to_numpy(arrays)
+    names = [site.name for site in structure.sites if site.name in arrays and (keep is None or site.name in keep)]
+    return {name: np.asarray(canonicalize(structure[name], arrays[name])) for name in names}
+
+
+def _sampler_stats(fields: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Name what the sampler recorded as arviz does, and leave out states that are no arrays."""
+    stats = {}
+    for field, value in fields.items():
+        if isinstance(value, Mapping | tuple):
+            continue
+        value = np.asarray(value)
+        stats[_STAT_NAMES.get(field, field)] = -value if field == "potential_energy" else value
+        if field == "num_steps":
+            stats["tree_depth"] = np.floor(np.log2(value)).astype(int) + 1
+    return stats
+
+
+def _read_model(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Structure, dict[str, np.ndarray]]:
+    """Find a model's structure and its data in canonical layout."""
+    with handlers.trace() as trace, handlers.seed(rng_seed=0):
+        undo_reparam(model)(*args, **kwargs)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            structure = inspect(model, *args, **kwargs)
+    except ValueError:
+        # What cannot be inferred by simulation can still be drawn from by MCMC; plates are all that is needed here.
+        structure = Structure(sites=tuple(_plain_site(m) for m in trace.values() if _is_site(m)))
+    data = {
+        name: np.asarray(
+            canonicalize(structure[name], np.broadcast_to(trace[name]["value"], structure[name].program_shape))
+        )
+        for name in structure.observations
+        if trace[name]["is_observed"]
+    }
+    return structure, data
+
+
+def _is_site(message: Mapping[str, Any]) -> bool:
+    return message["type"] == "deterministic" or (message["type"] == "sample" and np.size(message["value"]) > 0)
+
+
+def _plain_site(message: Mapping[str, Any]) -> Site:
+    """Describe the layout of a traced statement from its plates alone."""
+    shape = tuple(np.shape(message["value"]))
+    frames = sorted(message["cond_indep_stack"], key=lambda frame: frame.dim)
+    event_dim = message["fn"].event_dim if message["type"] == "sample" else 0
+    axes = tuple(frame.dim - event_dim for frame in frames)
+    if any(-axis > len(shape) for axis in axes):
+        frames, axes = [], ()
+    taken = {len(shape) + axis for axis in axes}
+    batch = len(shape) - event_dim
+    rest = [n for axis, n in enumerate(shape) if axis not in taken and not (axes and axis < batch and n == 1)]
+    level = (
+        "deterministic" if message["type"] == "deterministic" else "observation" if message["is_observed"] else "global"
+    )
+    return Site(
+        name=message["name"],
+        level=level,
+        plates=tuple(frame.name for frame in frames),
+        shape=(*(shape[axis] for axis in axes), *rest),
+        event_shape=tuple(rest),
+        program_shape=shape,
+        plate_axes=axes,
+    )
