@@ -27,8 +27,8 @@ def host_value(
     """Make one call of a host function and check what comes back.
 
     Floating parameters are passed on as float64 and integers as int64, so that arithmetic runs in the precision that
-    NumPy users expect. A count that is not finite, or too large for its type, becomes the smallest integer, outside every count
-    support.
+    NumPy users expect. A count that is not finite, or too large for its type, becomes the smallest
+    integer, outside every count support.
     """
     arguments = [_host_argument(value) for value in params]
     try:
