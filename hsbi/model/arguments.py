@@ -1,15 +1,43 @@
 """Name the model's arguments and find those with one entry per site."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
+from hsbi.model.dependence import Probe, frame_of
 from hsbi.model.record import Recording, Statement
 from hsbi.model.structure import Covariate, Plate
+
+# Vectorized and remainder loops of compiled code may round differently.
+_TOLERANCE = 1e-4
+_MAX_READINGS = 64
+
+
+class ArrayArgument(NamedTuple):
+    """An array among the arguments.
+
+    Attributes:
+        path: Its place, such as `sigma` or `data['x']`.
+        position: Its position among the leaves of `(args, kwargs)`.
+        value: The array.
+    """
+
+    path: str
+    position: int
+    value: Any
+
+
+class _Candidate(NamedTuple):
+    """An argument that may have one entry per site, and the axes along which it may; None where it has not."""
+
+    argument: ArrayArgument
+    data: str | None
+    axes: tuple[int | None, ...]
 
 
 def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,53 +53,126 @@ def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Map
     return named
 
 
-def argument_arrays(
+def array_arguments(
     program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[tuple[str, Any]]:
-    """List the arrays among the arguments with their paths, such as `sigma` or `data['x']`; scalars are not arrays."""
-    arrays = []
-    for name, value in bind_arguments(program, args, kwargs).items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+) -> list[ArrayArgument]:
+    """List the arrays among the arguments; scalars are not arrays."""
+    positions = jax.tree.unflatten(
+        jax.tree.structure((tuple(args), dict(kwargs))), range(len(jax.tree.leaves((tuple(args), dict(kwargs)))))
+    )
+    named = bind_arguments(program, *positions)
+    leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
+    found = []
+    for name, tree in named.items():
+        for path, position in jax.tree_util.tree_leaves_with_path(tree):
+            leaf = leaves[position]
             if isinstance(leaf, np.ndarray | Array) and np.ndim(leaf) > 0:
-                arrays.append((name + jax.tree_util.keystr(path), leaf))
-    return arrays
+                found.append(ArrayArgument(name + jax.tree_util.keystr(path), position, leaf))
+    return found
 
 
 def find_covariates(
-    arrays: Sequence[tuple[str, Any]], recording: Recording, values: Mapping[str, Any], plate: Plate | None
-) -> tuple[Covariate, ...]:
+    arguments: Sequence[ArrayArgument],
+    recording: Recording,
+    data: Mapping[str, Any],
+    plate: Plate | None,
+    probe: Probe,
+    latents: Mapping[str, Any],
+) -> tuple[tuple[Covariate, ...], bool | None]:
     """List the array arguments with one entry per site, and say which are data.
 
+    An axis as long as the site plate may be so by chance. So the sites are put in another order, locals and arguments
+    alike: where the arguments are understood, the distributions come out in that order and otherwise unchanged.
+
     Args:
-        arrays: Paths and arrays, from `argument_arrays`.
+        arguments: The array arguments.
         recording: The program's statements.
-        values: The observations' data.
+        data: The observations' data.
         plate: The site plate.
+        probe: The program to run.
+        latents: Shapes of the latents.
+
+    Returns:
+        The covariates, and whether they account for all differences between sites; None where that cannot be tested.
     """
     if plate is None:
-        return ()
-    covariates = []
-    for path, leaf in arrays:
-        shape = tuple(np.shape(leaf))
-        data = _find_data(path, leaf, recording, values)
-        axes = [axis for axis, size in enumerate(shape) if size == plate.size]
-        if data is not None:
-            frame = next(frame for frame in data.frames if frame.name == plate.name)
-            own = len(shape) + frame.dim - data.event_dim
-            axes = [own] if own in axes else axes
-        if axes:
-            covariates.append(Covariate(path=path, axis=axes[0], shape=shape, data=None if data is None else data.name))
-    return tuple(covariates)
+        return (), None
+    candidates = [c for a in arguments if (c := _candidate(a, recording, data, plate)) is not None]
+    choice, complete = [c.axes[0] for c in candidates], None
+    if plate.size > 1 and probe.is_open([c.argument.position for c in candidates]):
+        readings = itertools.islice(itertools.product(*(c.axes for c in candidates)), _MAX_READINGS)
+        # The reading that changes least comes first.
+        ordered = sorted(readings, key=lambda reading: sum(a != c.axes[0] for a, c in zip(reading, candidates, strict=True)))
+        good = _find_reading(candidates, ordered, recording, plate, probe, latents)
+        complete = good is not None
+        choice = choice if good is None else list(good)
+    covariates = [
+        Covariate(path=c.argument.path, axis=axis, shape=tuple(np.shape(c.argument.value)), data=c.data)
+        for c, axis in zip(candidates, choice, strict=True)
+        if axis is not None
+    ]
+    return tuple(covariates), complete
 
 
-def _find_data(path: str, leaf: Any, recording: Recording, values: Mapping[str, Any]) -> Statement | None:
+def per_site_arrays(arguments: Sequence[ArrayArgument], size: int) -> dict[int, Any]:
+    """Give the numeric arguments with an axis of the site plate's size, by position."""
+    return {a.position: a.value for a in arguments if size in np.shape(a.value) and np.asarray(a.value).dtype.kind in "biuf"}
+
+
+def _candidate(
+    argument: ArrayArgument, recording: Recording, data: Mapping[str, Any], plate: Plate
+) -> _Candidate | None:
+    """List the axes along which an argument may have one entry per site, the likeliest first."""
+    shape = np.shape(argument.value)
+    axes = [axis for axis, size in enumerate(shape) if size == plate.size]
+    statement = _find_data(argument, recording, data)
+    if statement is not None:
+        frame = frame_of(statement, plate.name)
+        own = len(shape) + frame.dim - statement.event_dim if frame else None
+        return _Candidate(argument, statement.name, (own,)) if own in axes else None
+    return _Candidate(argument, None, (*axes, None)) if axes else None
+
+
+def _find_reading(
+    candidates: Sequence[_Candidate],
+    readings: Sequence[tuple[int | None, ...]],
+    recording: Recording,
+    plate: Plate,
+    probe: Probe,
+    latents: Mapping[str, Any],
+) -> tuple[int | None, ...] | None:
+    """Find the first reading of the arguments under which the order of sites does not matter."""
+    order = np.roll(np.arange(plate.size), 1)
+    inside = [(s, frame) for s in recording.of_kind("latent", "observed") if (frame := frame_of(s, plate.name))]
+    values = probe.draw(0, latents)
+    moved = dict(values)
+    for statement, frame in inside:
+        if statement.kind == "latent":
+            moved[statement.name] = np.take(np.asarray(values[statement.name]), order, axis=frame.dim - statement.event_dim)
+    before = probe.read(values)
+    for reading in readings:
+        after = probe.read(
+            moved,
+            {
+                c.argument.position: c.argument.value if axis is None else np.take(np.asarray(c.argument.value), order, axis=axis)
+                for c, axis in zip(candidates, reading, strict=True)
+            },
+        )
+        if all(
+            probe.same_up_to(s, before[s.name], after[s.name], frame.dim, order, _TOLERANCE) for s, frame in inside
+        ):
+            return reading
+    return None
+
+
+def _find_data(argument: ArrayArgument, recording: Recording, data: Mapping[str, Any]) -> Statement | None:
     """Find the observation whose data an argument is: the same array, or one with equal entries."""
-    candidates = [s for s in recording.of_kind("observed") if s.name in values]
+    candidates = [s for s in recording.of_kind("observed") if s.name in data]
     for statement in candidates:
-        if statement.value is leaf:
+        if statement.value is argument.value:
             return statement
-    equal = [s for s in candidates if _equal(leaf, values[s.name])]
-    named = [s for s in equal if s.name == path]
+    equal = [s for s in candidates if _equal(argument.value, data[s.name])]
+    named = [s for s in equal if s.name == argument.path]
     return next(iter(named or equal), None)
 
 

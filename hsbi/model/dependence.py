@@ -12,7 +12,7 @@ from jax import Array
 from numpyro.distributions import Distribution, biject_to
 from numpyro.ops.provenance import eval_provenance
 
-from hsbi.model.record import Frame, Recorder, Recording, Statement, base_distribution, record
+from hsbi.model.record import Frame, Recorder, Recording, Statement, base_distribution, placeholder, record
 from hsbi.model.simulator import Simulator, find_simulator
 
 # Entries that do not depend on a perturbed value come out of the same compiled code bit for bit; the allowance is for
@@ -57,9 +57,11 @@ class Probe:
     def __init__(
         self, program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], observed: tuple[str, ...]
     ) -> None:
-        self._record = functools.partial(record, program, args, kwargs)
+        self._program = program
+        self._leaves, self._tree = jax.tree.flatten((tuple(args), dict(kwargs)))
         self._observed = observed
         self._event_dims: dict[str, list[int]] = {}
+        self._open: dict[int, Any] = {}
         self._run = jax.jit(self._trace_run)
 
     def trace(self) -> tuple[Recording, dict[str, jax.ShapeDtypeStruct]]:
@@ -96,6 +98,28 @@ class Probe:
             captured={site: names(site, 1) for site in found},
         )
 
+    def open_arguments(self, arrays: Mapping[int, Any], latents: Mapping[str, Any]) -> bool:
+        """Make arguments inputs of the compiled program, so that `read` can change them.
+
+        Args:
+            arrays: The arguments' arrays, by position among the leaves of `(args, kwargs)`.
+            latents: Shapes of the latents.
+
+        Returns:
+            False if the program cannot be traced that way, for example because it takes sizes from their entries.
+        """
+        values = {name: jax.ShapeDtypeStruct(latent.shape, jnp.result_type(float)) for name, latent in latents.items()}
+        try:
+            jax.eval_shape(self._run, values, values, jax.ShapeDtypeStruct((), bool), dict(arrays))
+        except Exception:  # whatever the program raises, it runs with its arguments closed over
+            return False
+        self._open = dict(arrays)
+        return True
+
+    def is_open(self, positions: Sequence[int]) -> bool:
+        """Say whether all these arguments are inputs of the compiled program."""
+        return all(position in self._open for position in positions)
+
     def draw(self, seed: int, latents: Mapping[str, Any]) -> dict[str, Array]:
         """Draw all latents from the middle of their priors.
 
@@ -104,13 +128,32 @@ class Probe:
         """
         rng = np.random.default_rng(seed)
         quantiles = {name: rng.uniform(*_QUANTILES, latent.shape) for name, latent in latents.items()}
-        readouts = self._run(_as_floats(quantiles), _as_floats(quantiles), jnp.asarray(False))
+        readouts = self._run(_as_floats(quantiles), _as_floats(quantiles), jnp.asarray(False), self._open)
         return {name: readouts[name].value for name in latents}
 
-    def read(self, values: Mapping[str, Array]) -> dict[str, Readout]:
-        """Run the program at given latents, and read every sample statement."""
+    def read(self, values: Mapping[str, Array], arrays: Mapping[int, Any] | None = None) -> dict[str, Readout]:
+        """Run the program at given latents, and read every sample statement.
+
+        Args:
+            values: The latents' values.
+            arrays: Arrays to put in place of open arguments, by position among the leaves of `(args, kwargs)`.
+        """
         values = _as_floats(values)
-        return self._run(values, values, jnp.asarray(True))
+        return self._run(values, values, jnp.asarray(True), {**self._open, **(arrays or {})})
+
+    def same_up_to(
+        self, statement: Statement, before: Readout, after: Readout, dim: int, order: np.ndarray, tolerance: float
+    ) -> bool:
+        """Say whether a statement's parameters are the same but for the order of members along a plate's dim."""
+        for old, new, event_dim in zip(
+            before.parameters, after.parameters, self._event_dims[statement.name], strict=True
+        ):
+            old, new, axis = np.asarray(old), np.asarray(new), dim - event_dim
+            if old.ndim >= -axis and old.shape[axis] == order.size:
+                old = np.take(old, order, axis=axis)
+            if not np.allclose(old, new, rtol=0, atol=tolerance * np.abs(old).max(initial=0), equal_nan=True):
+                return False
+        return True
 
     def changed(self, statement: Statement, before: Readout, after: Readout) -> np.ndarray:
         """Say which members of a statement's batch have other parameters; masked members count as unchanged."""
@@ -119,17 +162,24 @@ class Probe:
         dims = self._event_dims[statement.name]
         for old, new, event_dim in zip(before.parameters, after.parameters, dims, strict=True):
             differs = _differs(np.asarray(old), np.asarray(new))
-            differs = differs.any(axis=tuple(range(differs.ndim - event_dim, differs.ndim)))
+            differs = differs.any(axis=tuple(range(max(differs.ndim - event_dim, 0), differs.ndim)))
             batch = batch | np.broadcast_to(differs, batch.shape)
         if before.mask is not None and np.ndim(before.mask) <= batch.ndim:
             batch = batch & np.broadcast_to(np.asarray(before.mask), batch.shape)
         return batch
 
-    def _trace_run(self, values: dict[str, Array], quantiles: dict[str, Array], use_values: Array) -> dict[str, Readout]:
+    def _record(self, recorder: Recorder, arrays: Mapping[int, Any] | None = None) -> Recording:
+        leaves = [(arrays or {}).get(position, leaf) for position, leaf in enumerate(self._leaves)]
+        args, kwargs = jax.tree.unflatten(self._tree, leaves)
+        return record(self._program, args, kwargs, recorder)
+
+    def _trace_run(
+        self, values: dict[str, Array], quantiles: dict[str, Array], use_values: Array, arrays: dict[int, Array]
+    ) -> dict[str, Readout]:
         def choose(name: str) -> Callable[[Distribution], Array]:
             return lambda fn: jnp.where(use_values, values[name], _at_quantile(fn, quantiles[name]))
 
-        recording = self._record(Recorder(self._observed, {name: choose(name) for name in values}))
+        recording = self._record(Recorder(self._observed, {name: choose(name) for name in values}), arrays)
         readouts = {}
         for statement in recording.of_kind("latent", "observed"):
             parameters, event_dims = _parameters(statement)
@@ -241,7 +291,7 @@ def _parameters(statement: Statement) -> tuple[list[Array], list[int]]:
     if arrays and None not in dims and all(id(leaf) in listed for leaf in _arrays(base, set())):
         return list(arrays.values()), [dim + extra for dim in dims if dim is not None]
     try:
-        return [fn.log_prob(_finite(statement))], [0]
+        return [fn.log_prob(statement.value if statement.kind == "latent" else placeholder(fn))], [0]
     except NotImplementedError:
         return [jnp.asarray(fn.sample(jax.random.key(0)))], [fn.event_dim]
 
@@ -251,12 +301,6 @@ def _event_dim(constraint: Any) -> int | None:
         return constraint.event_dim
     except NotImplementedError:
         return None
-
-
-def _finite(statement: Statement) -> Array:
-    """Replace missing data by zeros, so that they do not hide what a density depends on."""
-    value = jnp.asarray(statement.value)
-    return jnp.where(jnp.isfinite(value), value, 0) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
 def _differs(old: np.ndarray, new: np.ndarray) -> np.ndarray:

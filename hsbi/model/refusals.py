@@ -251,19 +251,35 @@ def captured_reasons(captured: Mapping[str, Sequence[str]]) -> list[str]:
 
 def expansion_notes(recording: Recording, site_plate: str | None) -> list[str]:
     """Warn of latents that look like locals but are outside the plate of sites."""
-    if site_plate is None:
-        return []
-    size = next(frame.size for s in recording.of_kind("observed") for frame in s.frames if frame.name == site_plate)
+    observations = recording.of_kind("observed")
+    if site_plate is not None:
+        size = next(frame.size for s in observations for frame in s.frames if frame.name == site_plate)
+        sizes, place = {size}, f"plate {site_plate!r} has members"
+    else:
+        sizes = {size for s in observations if s.fn is not None for size in s.fn.batch_shape}
+        place = "an observation outside every plate has entries"
     notes = []
     for statement in recording.of_kind("latent"):
-        names = {frame.name for frame in statement.frames}
-        if not names and size > 1 and size in statement.program_shape:
+        shape = statement.program_shape
+        # Without a plate there is no number of sites to compare an event with, only one batch with another.
+        entries = shape if site_plate is not None else shape[: len(shape) - statement.event_dim]
+        size = next((size for size in entries if size > 1 and size in sizes), None)
+        if size is not None and not statement.frames:
             notes.append(
-                f"Latent {statement.name!r} has shape {statement.program_shape}, with as many entries as plate "
-                f"{site_plate!r} has members ({size}), but is outside it: it is treated as one global vector. If each "
-                "member has its own, sample it inside the plate."
+                f"Latent {statement.name!r} has shape {shape}, made by expand, sample_shape or its parameters, with as many "
+                f"entries as {place} ({size}), but is in no plate: it is treated as one global vector. If each site has its "
+                "own, sample it and the observation inside one plate."
             )
     return notes
+
+
+def hidden_notes(site_plate: str | None) -> list[str]:
+    """Warn of sites that differ by something hsbi cannot see."""
+    return [
+        f"Members of plate {site_plate!r} differ by something that is no argument of the model, such as an array it closes "
+        "over or the plate's index, so it cannot be learned from single sites. "
+        "Pass it to the model as an argument with one entry per member."
+    ]
 
 
 def mask_notes(recording: Recording) -> list[str]:

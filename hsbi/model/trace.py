@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hsbi.model.arguments import argument_arrays, bind_arguments, find_covariates
+from hsbi.model.arguments import array_arguments, bind_arguments, find_covariates, per_site_arrays
 from hsbi.model.dependence import Parents, Probe, Readout
 from hsbi.model.independence import independence_reasons
 from hsbi.model.record import Recording, Statement, base_distribution, describe_support, undo_reparam
@@ -18,6 +18,7 @@ from hsbi.model.refusals import (
     captured_reasons,
     data_reasons,
     expansion_notes,
+    hidden_notes,
     level_reasons,
     mask_notes,
     parent_reasons,
@@ -60,18 +61,22 @@ def inspect(model: Callable[..., Any], *args: Any, observed: Sequence[str] = (),
         + parent_reasons(recording, site_plate, parents.direct)
         + captured_reasons(parents.captured)
     )
+    arguments = array_arguments(program, args, kwargs)
+    plates = _find_plates(recording, site_plate)
+    plate = next((plate for plate in plates if plate.role == "site"), None)
+    if plate is not None:
+        probe.open_arguments(per_site_arrays(arguments, plate.size), latents)
     refuse(independence_reasons(recording, probe, site_plate, latents))
-    notes = notes + expansion_notes(recording, site_plate) + mask_notes(recording)
+    data, missing = _read_data(recording, probe, latents)
+    covariates, complete = find_covariates(arguments, recording, data, plate, probe, latents)
+    expansions = expansion_notes(recording, site_plate)
+    hidden = hidden_notes(site_plate) if complete is False and not expansions else []
+    notes = [*notes, *expansions, *mask_notes(recording), *hidden]
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=2)
-    plates = _find_plates(recording, site_plate)
-    data, missing = _read_data(recording, probe, latents)
     sites = (
         _make_site(statement, site_plate, parents.direct[statement.name], missing.get(statement.name))
         for statement in recording.statements
-    )
-    covariates = find_covariates(
-        argument_arrays(program, args, kwargs), recording, data, next((p for p in plates if p.role == "site"), None)
     )
     return Structure(sites=tuple(sites), plates=plates, covariates=covariates, notes=tuple(notes))
 
