@@ -137,6 +137,8 @@ CASES = (
         name="closed_over",
         model=closed_over,
         kwargs={"y": Y},
+        route="whole",
+        binding_warns=r"(?s)site.*not an argument",
         expected=structure(Y_OF_THETA, data("y", 6)),
     ),
     Case(

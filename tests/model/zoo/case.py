@@ -140,6 +140,9 @@ class Case:
         kwargs: Keyword arguments.
         observed: The names passed to `inspect` as observed.
         expected: The structure, or the refusal.
+        route: How one site is simulated: `resize`, `pick` or `whole`.
+        calls: The simulator calls of one single-site simulation.
+        binding_warns: A pattern of the warning that binding must give, or None.
         counter: A host simulator with a `count`, where the model has one.
     """
 
@@ -149,4 +152,7 @@ class Case:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     observed: tuple[str, ...] = ()
+    route: str = "resize"
+    calls: int = 1
+    binding_warns: str | None = None
     counter: Any = None

@@ -372,6 +372,7 @@ CASES = (
         name="expanded_locals",
         model=expanded_locals,
         kwargs={"y": Y},
+        route="whole",
         expected=Expected(
             sites=(
                 glob("mu"),

@@ -203,6 +203,7 @@ CASES = (
     Case(
         name="replicated_simulator",
         model=replicated_simulator,
+        calls=3,
         expected=Expected(
             sites=(
                 glob("mu"),
@@ -274,6 +275,8 @@ CASES = (
         model=host_closed_over,
         kwargs={"y": np.linspace(0.0, 1.0, 5)},
         counter=host_noise,
+        route="pick",
+        binding_warns=r"(?s)site.*not an argument",
         expected=hierarchy("theta", obs("y", (5,), parents=("theta",), distribution="Simulator"), 5, data("y", 5)),
     ),
 )
