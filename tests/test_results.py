@@ -66,7 +66,7 @@ def schools_mcmc():
 
 @pytest.fixture(scope="module")
 def nested_mcmc():
-    return run(HMC(nested, num_steps=2), y=jnp.arange(20.0).reshape(4, 5))
+    return run(HMC(nested, num_steps=2, trajectory_length=None), y=jnp.arange(20.0).reshape(4, 5))
 
 
 def draw_like(structure, names, key, num_chains=1, num_draws=25):
@@ -159,7 +159,7 @@ def test_sampler_stats_have_the_names_of_arviz(schools_mcmc):
 
 def test_reparameterized_sites_appear_as_written():
     model = numpyro.handlers.reparam(eight_schools, config={"theta": LocScaleReparam(0.0)})
-    mcmc = run(HMC(model, num_steps=2), SIGMA, y=Y)
+    mcmc = run(HMC(model, num_steps=2, trajectory_length=None), SIGMA, y=Y)
     assert "theta_decentered" in mcmc.get_samples()
     posterior = from_mcmc(mcmc)["posterior"]
     assert set(posterior.data_vars) == {"mu", "tau", "theta", "effect"}
@@ -180,7 +180,7 @@ def test_models_that_hsbi_refuses_still_convert():
     data = jnp.arange(4.0)[:, None]
     with pytest.raises(ValueError, match="penalty"):
         inspect(model, data)
-    mcmc = run(HMC(model, num_steps=2), data)
+    mcmc = run(HMC(model, num_steps=2, trajectory_length=None), data)
     result = from_mcmc(mcmc)
     assert set(result["posterior"].data_vars) == {"mu", "theta", "total", "slope"}
     same = az.from_numpyro(mcmc, log_likelihood=False)["posterior"]["slope"]
