@@ -10,6 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro import handlers
 from numpyro.distributions import Distribution
+from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from hsbi.model.record import placeholder, undo_reparam
@@ -90,7 +91,9 @@ def execute(program: "Program", key: Array, *, latent: Handler = draw, observe: 
         observe: The same for observations.
     """
     messenger = _Execute(program.structure, key, latent, observe, program.indices)
-    with handlers.seed(rng_seed=jax.random.fold_in(key, len(program.structure.sites))), messenger:
+    seeded = handlers.seed(rng_seed=jax.random.fold_in(key, len(program.structure.sites)))
+    # Outside a compiled function NumPyro would raise where a draw of a scale underflows to zero.
+    with validation_enabled(False), seeded, messenger:
         call(undo_reparam(program.model), program.arguments)
     return Execution(messenger.latents, messenger.observations, messenger.deterministics)
 

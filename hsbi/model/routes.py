@@ -1,7 +1,6 @@
 """Bind a model to its arguments and find out how one site of it can be simulated."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +48,6 @@ def bind(
     reason = _why_not_resizable(program, probe)
     if not reason:
         return program
-    _warn_of_hidden_differences(program, probe)
     for candidate in _other_readings(program):
         if not _why_not_resizable(candidate, probe):
             return candidate
@@ -229,32 +227,6 @@ def _other_readings(program: Program) -> Iterator[Program]:
         readings.append((*before, *after))
     for covariates in readings[:_MAX_READINGS]:
         yield dataclasses.replace(program, structure=dataclasses.replace(structure, covariates=covariates))
-
-
-def _warn_of_hidden_differences(program: Program, probe: _Probe) -> None:
-    """Warn if sites differ by something that is no argument, and that no estimator can see therefore.
-
-    Permuting the per-site arguments must permute the distributions of the sites.
-    """
-    plate = program.structure.site_plate
-    assert plate is not None
-    order = np.roll(np.arange(plate.size), 1)
-    try:
-        permuted = resize(program, order)
-        at_site = _values_at(program.structure, {**probe.values, **probe.observations}, order)
-        found = jax.jit(lambda: _fingerprints(permuted, at_site, at_site))()
-    except Exception:
-        # Some models tie arguments together by more than their sizes; nothing can be said of them.
-        return
-    hidden = [name for name, value in probe.fingerprints.items() if not _close(found[name], np.asarray(value)[order])]
-    if hidden:
-        warnings.warn(
-            f"Members of plate {plate.name!r} differ by something that is not an argument of the model: permuting the "
-            f"per-site arguments does not permute {', '.join(repr(name) for name in hidden)}. An array captured from "
-            "outside the model is invisible to the estimators. Pass it as an argument with one entry per site.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 def _find_inputs(program: Program, probe: _Probe) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from hsbi.model.draws import draw_latents
 from hsbi.model.execution import Visit, draw
+from hsbi.model.host import host_generator
 from hsbi.model.program import Program, take_sites, with_num_sites
 from hsbi.model.rows import Job, Progress, Row, default_chunk_size, has_sites, make_plan, run_once, run_rows
 from hsbi.model.trace import restore
@@ -42,9 +43,9 @@ def calls_per_site(program: Program) -> int:
 
 def visit_sites(key: Array, num_sites: int, num_simulations: int) -> Array:
     """Order sites in shuffled cycles, so that each is visited equally often up to one."""
+    rng = host_generator(np.asarray(jax.random.key_data(key)))
     cycles = -(-num_simulations // num_sites)
-    orders = jax.vmap(lambda cycle: jax.random.permutation(jax.random.fold_in(key, cycle), num_sites))
-    return orders(jnp.arange(cycles)).reshape(-1)[:num_simulations]
+    return jnp.asarray(np.concatenate([rng.permutation(num_sites) for _ in range(cycles)])[:num_simulations])
 
 
 def simulate_sites(
