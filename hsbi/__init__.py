@@ -4,17 +4,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hsbi.inference.direct import Direct
+    from hsbi.inference.joint import JointConfig
+    from hsbi.inference.lf import LF
+    from hsbi.inference.posterior import FactorizedConfig
+    from hsbi.inference.surrogate import SurrogateConfig
     from hsbi.model.simulator import Simulator
     from hsbi.model.structure import Structure
     from hsbi.model.trace import inspect
+    from hsbi.results import from_mcmc
+    from hsbi.training.fit import FitConfig
 
 __version__ = "0.1.0"
-__all__ = ["Simulator", "Structure", "__version__", "inspect"]
+__all__ = [
+    "LF",
+    "Direct",
+    "FactorizedConfig",
+    "FitConfig",
+    "JointConfig",
+    "Simulator",
+    "Structure",
+    "SurrogateConfig",
+    "__version__",
+    "from_mcmc",
+    "inspect",
+]
 
 # Imported on first use, so that `import hsbi` does not pay for what a script never touches.
 _HOMES = {
+    "Direct": "hsbi.inference.direct",
+    "FactorizedConfig": "hsbi.inference.posterior",
+    "FitConfig": "hsbi.training.fit",
+    "JointConfig": "hsbi.inference.joint",
+    "LF": "hsbi.inference.lf",
     "Simulator": "hsbi.model.simulator",
     "Structure": "hsbi.model.structure",
+    "SurrogateConfig": "hsbi.inference.surrogate",
+    "from_mcmc": "hsbi.results",
     "inspect": "hsbi.model.trace",
 }
 

@@ -50,6 +50,7 @@ class Site:
         support: The support in words, such as `real`, `positive`, `interval(0, 1)`; empty for a deterministic.
         discrete: Whether values are integers.
         parents: Names of the latent sites it depends on directly.
+        num_coordinates: The number of free numbers of a latent: in all for a global, per site for a local.
         inputs: The shape of its functional inputs, or None.
         missing: How many of its values are missing in the data, or None when no data were given.
     """
@@ -65,6 +66,7 @@ class Site:
     support: str = ""
     discrete: bool = False
     parents: tuple[str, ...] = ()
+    num_coordinates: int = 0
     inputs: tuple[int, ...] | None = None
     missing: int | None = None
 

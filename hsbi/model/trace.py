@@ -1,6 +1,7 @@
 """Read the structure of a NumPyro program: `inspect`, and the two layouts of a value."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hsbi.model.bijections import unconstrained_shape
 from hsbi.model.arguments import array_arguments, bind_arguments, find_covariates, per_site_arrays
 from hsbi.model.dependence import Parents, Probe, Readout
 from hsbi.model.independence import independence_reasons
@@ -214,6 +216,7 @@ def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str,
     ]
     event_shape = (*batch, *program_shape[len(program_shape) - event_dim :])
     sizes = tuple(program_shape[axis] for axis in plate_axes)
+    plates_are_sites = bool(frames) and frames[0].name == site_plate
     return Site(
         name=statement.name,
         level=_level(statement, site_plate),
@@ -226,9 +229,17 @@ def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str,
         support="" if statement.fn is None else describe_support(statement.fn.support),
         discrete=statement.fn is not None and statement.fn.is_discrete,
         parents=parents,
+        num_coordinates=_count_coordinates(statement, sizes[0] if plates_are_sites else 1),
         inputs=None if statement.inputs is None else tuple(jnp.shape(statement.inputs)),
         missing=missing,
     )
+
+
+def _count_coordinates(statement: Statement, num_sites: int) -> int:
+    """Count the free numbers of a latent per site."""
+    if statement.kind != "latent" or statement.fn is None:
+        return 0
+    return math.prod(unconstrained_shape(statement.fn.support, statement.program_shape)) // num_sites
 
 
 def _level(statement: Statement, site_plate: str | None) -> Level:

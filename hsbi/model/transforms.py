@@ -28,6 +28,7 @@ from hsbi.model.bijections import (
 __all__ = [
     "ObservationTransform",
     "Standardizer",
+    "compress_tails",
     "constrain",
     "fit_standardizer",
     "log_jacobian",
@@ -87,6 +88,12 @@ def fit_standardizer(draws: ArrayLike) -> Standardizer:
     return Standardizer(loc, scale)
 
 
+def compress_tails(scaled: Array) -> Array:
+    """Keep standardized values within about three scales of the centre as they are, and take logarithms beyond."""
+    scaled = jnp.clip(scaled, -_FEATURE_LIMIT, _FEATURE_LIMIT)
+    return _FEATURE_KNEE * jnp.arcsinh(scaled / _FEATURE_KNEE)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObservationTransform:
@@ -125,15 +132,17 @@ class ObservationTransform:
         mapped = Standardizer(self.loc, self.scale).unstandardize(as_inexact(encoded))
         return self._inverse(mapped)
 
+    def center(self, value: ArrayLike) -> Array:
+        """Map and scale values without noise, integers to the middle of their unit cell; missing values stay NaN."""
+        value = as_inexact(value)
+        return Standardizer(self.loc, self.scale).standardize(self._forward(value, jnp.full_like(value, 0.5)))
+
     def features(self, value: ArrayLike) -> Array:
         """Map and scale values without noise, with tails compressed so that any finite value gives a moderate feature.
 
         Linear within about three scales of the centre, logarithmic beyond. Missing values stay NaN.
         """
-        value = as_inexact(value)
-        scaled = Standardizer(self.loc, self.scale).standardize(self._forward(value, jnp.full_like(value, 0.5)))
-        scaled = jnp.clip(scaled, -_FEATURE_LIMIT, _FEATURE_LIMIT)
-        return _FEATURE_KNEE * jnp.arcsinh(scaled / _FEATURE_KNEE)
+        return compress_tails(self.center(value))
 
     def log_derivative(self, encoded: ArrayLike) -> Array:
         """Give log |dy/dz| of `decode` entry by entry, for integers of the spread value before rounding."""

@@ -1,0 +1,1 @@
+"""Inference: surrogates, posteriors and the classes that users call."""

@@ -1,0 +1,143 @@
+"""Direct inference: a posterior trained on simulations of the whole program, the baseline for LF."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hsbi.inference.arrays import (
+    fit_coordinates,
+    observation_shapes,
+    observation_supports,
+    read_design,
+)
+from hsbi.inference.base import Inference
+from hsbi.inference.batch import Batch, Observed, Stored, View
+from hsbi.inference.features import fit_features
+from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
+from hsbi.inference.posterior import FactorizedConfig, Posterior, fit_posterior
+from hsbi.model.simulate import calls_per_site, simulate_all
+from hsbi.model.transforms import observation_transform
+from hsbi.training import Progress
+
+_HELD_OUT = 0.1
+
+
+class Direct(Inference):
+    """Train the same posterior on whole data sets from the real simulator, without surrogates.
+
+    A data set of S sites costs S simulations, so a budget of N makes N / S data sets.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        num_simulations: int,
+        num_samples: int = 1000,
+        observed: Sequence[str] = (),
+        posterior_config: FactorizedConfig | JointConfig | None = None,
+        progress: Progress | bool = True,
+    ) -> None:
+        """Set up inference.
+
+        Args:
+            model: A NumPyro model.
+            num_simulations: The budget: how many single-site simulator calls may be made in all.
+            num_samples: Draws from the posterior.
+            observed: Names of observed sites where the model is traced without data.
+            posterior_config: Hyperparameters of the posterior.
+            progress: Whether to show progress bars, or a callback that does.
+        """
+        super().__init__(
+            model,
+            num_simulations=num_simulations,
+            num_samples=num_samples,
+            num_sites=None,
+            observed=observed,
+            progress=progress,
+        )
+        self.posterior_config = posterior_config or FactorizedConfig()
+        self.simulations: tuple[dict[str, Array], dict[str, Array]] | None = None
+
+    def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Simulate whole data sets at draws from the prior, until the budget is spent.
+
+        Args:
+            rng_key: A random key.
+            *args: The model's arguments; data among them may be None.
+            **kwargs: The model's keyword arguments.
+
+        Returns:
+            Latents and observations, data sets first, then the canonical layout.
+        """
+        program = self._bind(args, kwargs)
+        per_set = program.num_sites * calls_per_site(program)
+        num_sets = self.num_simulations // per_set
+        if num_sets < 2:
+            raise ValueError(
+                f"A data set of {program.num_sites} sites takes {per_set} simulator calls, and num_simulations is "
+                f"{self.num_simulations}; at least two data sets are needed, one of them for validation. Raise it."
+            )
+        started = time.perf_counter()
+        bar = self._progress("simulations", num_sets)
+        self.simulations = simulate_all(
+            program, rng_key, num_sets, ledger=self.ledger, progress=lambda done, total: bar.update(done)
+        )
+        bar.close()
+        self._program = program
+        self.timings["simulate"] = time.perf_counter() - started
+        return self.simulations
+
+    def fit(self, rng_key: Array) -> None:
+        """Train the posterior on the simulations, a tenth of them held out.
+
+        Args:
+            rng_key: A random key.
+        """
+        program = self._program
+        if program is None or self.simulations is None:
+            raise ValueError("There are no simulations yet. Call simulate first.")
+        started = time.perf_counter()
+        prior_key, posterior_key = jax.random.split(rng_key)
+        values, observations = self.simulations
+        coordinates, design = fit_coordinates(program, prior_key), read_design(program)
+        shapes, supports = observation_shapes(program.structure), observation_supports(program)
+        for shape in shapes:
+            raw = np.asarray(observations[shape.name], float)
+            self._ranges[shape.name] = (np.min(raw), np.max(raw))
+        view = View(
+            shapes=shapes,
+            covariates=fit_features((), design.covariates, None),
+            transforms={
+                shape.name: observation_transform(
+                    supports[shape.name], observations[shape.name].reshape(-1, shape.width)
+                )
+                for shape in shapes
+            },
+            inputs={shape.name: fit_features((), design.covariates, design.inputs.get(shape.name)) for shape in shapes},
+        )
+
+        def one(values: dict[str, Array], data: dict[str, Array]) -> Batch:
+            observed: Observed = view.observe(data, design)
+            return Batch(jnp.arange(program.num_sites), coordinates.encode(program, values), observed)
+
+        batch = jax.jit(jax.vmap(one))(values, observations)
+        num_held_out = max(1, int(_HELD_OUT * batch.index.shape[0]))
+        held_out = jax.tree.map(lambda array: array[:num_held_out], batch)
+        source = Stored(batch=jax.tree.map(lambda array: array[num_held_out:], batch))
+        config = self.posterior_config
+        if isinstance(config, JointConfig):
+            start = JointPosterior.unfitted(config, program.structure, coordinates, view, program.num_sites)
+            self.posterior, losses = fit_joint(posterior_key, start, source, held_out, progress=self._progress)
+        else:
+            start = Posterior(config=config, coordinates=coordinates, view=view)
+            self.posterior, losses = fit_posterior(
+                posterior_key, program, start, source, held_out, progress=self._progress
+            )
+        self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
+        self.timings["posterior"] = time.perf_counter() - started

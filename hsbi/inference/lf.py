@@ -1,0 +1,223 @@
+"""Likelihood-factorized inference: simulate single sites, learn surrogates, train a posterior on synthetic data."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hsbi.inference.arrays import (
+    Design,
+    fit_coordinates,
+    observation_shapes,
+    observation_supports,
+    read_design,
+)
+from hsbi.inference.base import Inference
+from hsbi.inference.batch import Synthetic, View
+from hsbi.inference.features import fit_features, flatten_parameters
+from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
+from hsbi.inference.posterior import FactorizedConfig, Posterior, fit_posterior
+from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate
+from hsbi.model.program import Program
+from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites
+from hsbi.model.transforms import observation_transform
+from hsbi.training import Progress
+
+# Sites held out for validation in all, and bounds on the number of data sets they make.
+_HELD_OUT_SITES, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 128, 1024
+
+
+class LF(Inference):
+    """Likelihood-factorized inference for a NumPyro model.
+
+    Compare `MCMC(NUTS(model), num_warmup=..., num_samples=...)`: budgets are given here, data to `run`.
+
+    Examples:
+        >>> lf = hsbi.LF(model, num_simulations=5_000, num_samples=1_000)  # doctest: +SKIP
+        >>> lf.run(jax.random.key(0), times, y=y)  # doctest: +SKIP
+        >>> lf.print_summary()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        num_simulations: int,
+        num_samples: int = 1000,
+        num_sites: tuple[int, int] | None = None,
+        observed: Sequence[str] = (),
+        surrogate_config: SurrogateConfig | None = None,
+        posterior_config: FactorizedConfig | JointConfig | None = None,
+        progress: Progress | bool = True,
+    ) -> None:
+        """Set up inference.
+
+        Args:
+            model: A NumPyro model.
+            num_simulations: The budget: how many single-site simulator calls may be made in all.
+            num_samples: Draws from the posterior.
+            num_sites: The fewest and the most sites the posterior is trained for; by default the number in the
+                arguments.
+            observed: Names of observed sites where the model is traced without data.
+            surrogate_config: Hyperparameters of the surrogates.
+            posterior_config: Hyperparameters of the posterior: `FactorizedConfig`, whose cost is linear in sites, or
+                `JointConfig`, one transformer over all tokens.
+            progress: Whether to show progress bars, or a callback that does.
+        """
+        super().__init__(
+            model,
+            num_simulations=num_simulations,
+            num_samples=num_samples,
+            num_sites=num_sites,
+            observed=observed,
+            progress=progress,
+        )
+        self.surrogate_config = surrogate_config or SurrogateConfig()
+        self.posterior_config = posterior_config or FactorizedConfig()
+        self.simulations: Simulations | None = None
+        self.surrogate: dict[str, Surrogate] = {}
+
+    def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Simulations:
+        """Simulate one site at a time at draws from the prior, until the budget is spent.
+
+        Args:
+            rng_key: A random key.
+            *args: The model's arguments; data among them may be None.
+            **kwargs: The model's keyword arguments.
+        """
+        program = self._bind(args, kwargs)
+        self._check_range(program)
+        started = time.perf_counter()
+        calls = calls_per_site(program)
+        if calls > self.num_simulations:
+            raise ValueError(
+                f"One site takes {calls} simulator calls, but num_simulations is {self.num_simulations}. Raise it."
+            )
+        bar = self._progress("simulations", self.num_simulations // calls)
+        self.simulations = simulate_sites(
+            program,
+            rng_key,
+            self.num_simulations // calls,
+            ledger=self.ledger,
+            progress=lambda done, total: bar.update(done),
+        )
+        bar.close()
+        self._program = program
+        jax.block_until_ready(self.simulations)
+        self.timings["simulate"] = time.perf_counter() - started
+        return self.simulations
+
+    def fit(self, rng_key: Array) -> None:
+        """Train surrogates on the simulations, then the posterior on what surrogates generate.
+
+        Args:
+            rng_key: A random key.
+        """
+        program, simulations = self._program, self.simulations
+        if program is None or simulations is None:
+            raise ValueError("There are no simulations yet. Call simulate first.")
+        prior_key, surrogate_key, held_out_key, posterior_key = jax.random.split(rng_key, 4)
+        started = time.perf_counter()
+        coordinates = fit_coordinates(program, prior_key)
+        design = read_design(program)
+        surrogates = self._fit_surrogates(surrogate_key, program, simulations, design)
+        self.surrogate = {surrogate.shape.name: surrogate for surrogate in surrogates}
+        self.timings["surrogate"] = time.perf_counter() - started
+        started = time.perf_counter()
+        source = Synthetic(
+            num_sites=self._site_range(program.structure),
+            program=program,
+            coordinates=coordinates,
+            surrogates=surrogates,
+            design=design,
+        )
+        self._fit_posterior(posterior_key, held_out_key, source)
+        self.timings["posterior"] = time.perf_counter() - started
+
+    def _fit_surrogates(
+        self, key: Array, program: Program, simulations: Simulations, design: Design
+    ) -> tuple[Surrogate, ...]:
+        supports = observation_supports(program)
+        surrogates: list[Surrogate] = []
+        for number, shape in enumerate(observation_shapes(program.structure)):
+            noise_key, fit_key = jax.random.split(jax.random.fold_in(key, number))
+            names = shape.parents
+            parameters = flatten_parameters(names, simulations.values, design.covariates[simulations.index])
+            inputs = design.inputs.get(shape.name)
+            features = fit_features(names, parameters, inputs)
+            raw = simulations.observations[shape.name]
+            values = raw.reshape(-1, shape.replicates, shape.points, shape.width)
+            self._ranges[shape.name] = (np.min(np.asarray(raw, float)), np.max(np.asarray(raw, float)))
+            transform = observation_transform(supports[shape.name], values.reshape(-1, shape.width))
+            surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform)
+            seen = surrogate.prepare(parameters, None if inputs is None else inputs[simulations.index])
+            rows = Rows(
+                seen.reshape(-1, shape.points, seen.shape[-1]),
+                transform.encode(noise_key, values).reshape(-1, shape.points, shape.width),
+                jnp.repeat(features.weights(features(parameters)), shape.replicates),
+            )
+            surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress)
+            surrogates.append(surrogate)
+            self.losses.update({f"surrogate of {shape.name}: {stage}": value for stage, value in losses.items()})
+        return tuple(surrogates)
+
+    def _fit_posterior(self, key: Array, held_out_key: Array, source: Synthetic) -> None:
+        config = self.posterior_config
+        num_sites = source.num_sites[1]
+        num_held_out = max(_MIN_HELD_OUT, min(_MAX_HELD_OUT, _HELD_OUT_SITES // num_sites))
+        held_out = _draw(source, held_out_key, num_held_out)
+        view = make_view(source.surrogates, source.design)
+        if isinstance(config, JointConfig):
+            self.posterior, losses = fit_joint(
+                key,
+                JointPosterior.unfitted(config, source.program.structure, source.coordinates, view, num_sites),
+                source,
+                held_out,
+                progress=self._progress,
+            )
+        else:
+            posterior = Posterior(
+                config=config, coordinates=source.coordinates, view=view, surrogates=source.surrogates
+            )
+            self.posterior, losses = fit_posterior(
+                key, source.program, posterior, source, held_out, progress=self._progress
+            )
+        self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
+
+    def _check_range(self, program: Program) -> None:
+        low, high = self._site_range(program.structure)
+        if (
+            program.route != "resize"
+            and (low, high) != (program.num_sites, program.num_sites)
+            and high != program.num_sites
+        ):
+            raise ValueError(
+                f"num_sites is ({low}, {high}), but the model has {program.num_sites} sites and cannot be run at "
+                f"another number: {program.reason} Leave num_sites at its default."
+            )
+
+    def _surrogates(self) -> tuple[Surrogate, ...]:
+        return tuple(self.surrogate.values())
+
+    def __repr__(self) -> str:
+        """Say what was done."""
+        state = "trained" if self.posterior is not None else "not trained"
+        sites = "" if self._program is None else f", num_sites={self._site_range(self._program.structure)}"
+        return f"LF({getattr(self.model, '__name__', 'model')}, num_simulations={self.num_simulations}{sites}, {state})"
+
+
+def make_view(surrogates: Sequence[Surrogate], design: Design) -> View:
+    """Show networks the observations as the surrogates see them."""
+    return View(
+        shapes=tuple(surrogate.shape for surrogate in surrogates),
+        covariates=fit_features((), design.covariates, None),
+        transforms={surrogate.shape.name: surrogate.transform for surrogate in surrogates},
+        inputs={surrogate.shape.name: surrogate.features for surrogate in surrogates},
+    )
+
+
+_draw = jax.jit(lambda source, key, num_sets: source.draw(key, num_sets), static_argnums=2)

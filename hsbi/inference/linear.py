@@ -1,0 +1,81 @@
+"""Linear location-scale regression, solved rather than trained."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+# Fisher scoring converges in a few rounds; measured: the same fit after 10 as after 40.
+_ROUNDS = 15
+# A squared residual counts at most this much in a round, so that one wild row cannot throw the scales off.
+_MAX_SQUARED_RESIDUAL = 50.0
+# No coefficient of the log scale moves further than this in a round.
+_MAX_STEP = 1.0
+_RIDGE = 1e-6
+
+
+class Linear(NamedTuple):
+    """Coefficients of location and log scale, with the intercept in the last row, `[features + 1, d]` each."""
+
+    location: Array
+    log_scale: Array
+
+    def predict(self, features: Array) -> tuple[Array, Array]:
+        """Give location and log scale, `[..., d]` each."""
+        ones = jnp.ones((*features.shape[:-1], 1), features.dtype)
+        features = jnp.concatenate([features, ones], axis=-1)
+        return features @ self.location, features @ self.log_scale
+
+
+def fit_linear(features: Array, targets: Array, weights: Array) -> Linear:
+    """Fit y = X a + exp(X b) r, r standard normal, by Fisher scoring.
+
+    Given b, the maximum-likelihood a is weighted least squares. Given a, the score of b is X^T (r^2 - 1) and its Fisher
+    information 2 X^T X. The two alternate.
+
+    Args:
+        features: `[rows, features]`.
+        targets: `[rows, d]`.
+        weights: `[rows]`. Weights that depend on the features alone leave the conditional distribution unbiased.
+    """
+    ones = jnp.ones((features.shape[0], 1), features.dtype)
+    design = jnp.concatenate([features, ones], axis=-1)
+    information = 2.0 * _gram(design, weights)
+
+    def fit_one(target: Array) -> tuple[Array, Array]:
+        start = jnp.zeros(design.shape[1]).at[-1].set(jnp.log(_spread(target, weights)))
+
+        def improve(log_scale: Array, _: None) -> tuple[Array, None]:
+            predicted = design @ log_scale
+            residual = (target - design @ _least_squares(design, target, weights, predicted)) * jnp.exp(-predicted)
+            score = design.T @ (weights * (jnp.minimum(residual**2, _MAX_SQUARED_RESIDUAL) - 1.0))
+            step = jnp.linalg.solve(information, score)
+            return log_scale + step * jnp.minimum(1.0, _MAX_STEP / (jnp.max(jnp.abs(step)) + 1e-9)), None
+
+        log_scale, _ = jax.lax.scan(improve, start, None, length=_ROUNDS)
+        return _least_squares(design, target, weights, design @ log_scale), log_scale
+
+    location, log_scale = jax.vmap(fit_one, in_axes=1, out_axes=1)(targets)
+    return Linear(location, log_scale)
+
+
+def _spread(target: Array, weights: Array) -> Array:
+    mean = jnp.sum(weights * target) / jnp.sum(weights)
+    return jnp.sqrt(jnp.sum(weights * (target - mean) ** 2) / jnp.sum(weights) + 1e-12)
+
+
+def _gram(design: Array, weights: Array) -> Array:
+    gram = design.T @ (design * weights[:, None])
+    return gram + _RIDGE * jnp.trace(gram) * jnp.eye(gram.shape[0])
+
+
+def _least_squares(design: Array, target: Array, weights: Array, log_scale: Array) -> Array:
+    """Solve weighted least squares with columns brought to unit length, as scales may span decades."""
+    # Relative to the largest precision, and bounded below in ratio by what float32 can add up.
+    root = jnp.sqrt(weights) * jnp.exp(-jnp.clip(log_scale - jnp.median(log_scale), -8.0, 8.0))
+    scaled = design * root[:, None]
+    length = jnp.sqrt(jnp.sum(scaled**2, axis=0)) + 1e-12
+    scaled = scaled / length[None, :]
+    gram = scaled.T @ scaled
+    return jnp.linalg.solve(gram + _RIDGE * jnp.eye(gram.shape[0]), scaled.T @ (target * root)) / length

@@ -1,0 +1,81 @@
+"""The locals' posterior if surrogates were Gaussian and straight: what the local flow starts from."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hsbi.inference.arrays import Coordinates, Latents
+from hsbi.inference.batch import Observed, site_features
+from hsbi.inference.surrogate import Surrogate
+from hsbi.model.program import Program
+
+# Gauss-Newton rounds: one is exact for a straight surrogate, further ones follow its bends.
+_ROUNDS = 2
+# The mean is kept within this many prior scales; a far extrapolation of a straight line helps nobody.
+_MAX_MEAN = 6.0
+
+
+class Linearized(NamedTuple):
+    """A Gaussian approximation of each site's locals.
+
+    Attributes:
+        mean: `[S, d]`.
+        factor: The lower Cholesky factor of the precision, `[S, d, d]`.
+    """
+
+    mean: Array
+    factor: Array
+
+    def whiten(self, locals_: Array) -> Array:
+        """Give the residuals of locals `[S, d]`, standard normal if the approximation is exact."""
+        return jnp.einsum("sij,si->sj", self.factor, locals_ - self.mean)
+
+    def color(self, residual: Array) -> Array:
+        """Undo `whiten`."""
+        solved = jax.scipy.linalg.solve_triangular(self.factor, residual[..., None], trans=1, lower=True)
+        return self.mean + solved[..., 0]
+
+    def features(self) -> Array:
+        """Give mean and log precision for networks, `[S, 2 d]`."""
+        diagonal = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+        return jnp.concatenate([self.mean, jnp.log(diagonal)], axis=-1)
+
+
+def linearize(
+    program: Program,
+    coordinates: Coordinates,
+    surrogates: tuple[Surrogate, ...],
+    globals_: Array,
+    observed: Observed,
+) -> Linearized:
+    """Approximate the posterior of the locals of one data set given its globals, by Gauss-Newton on the surrogates.
+
+    With surrogate location f(z), scale s, Jacobian J of f / s and a standard normal prior of the coordinates z, the
+    precision is I + J^T J and the mean solves it for J^T (r + J z), r the scaled residual at z.
+    """
+    num_sites, dim = observed.site_mask.shape[0], coordinates.dim("local")
+    values = jnp.concatenate([observed.values[s.shape.name].reshape(num_sites, -1) for s in surrogates], axis=-1)
+
+    def predict(locals_: Array) -> tuple[Array, Array]:
+        decoded = coordinates.decode(program, Latents(globals_, locals_))
+        parts = [s.predict(site_features(program, s, decoded, observed.design)) for s in surrogates]
+        location = jnp.concatenate([part[0].reshape(num_sites, -1) for part in parts], axis=-1)
+        return location, jnp.concatenate([part[1].reshape(num_sites, -1) for part in parts], axis=-1)
+
+    # Sites do not see each other, so one tangent serves all of them.
+    tangents = jnp.broadcast_to(jnp.eye(dim)[:, None, :], (dim, num_sites, dim))
+    identity = jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim))
+    mean, precision = jnp.zeros((num_sites, dim)), identity
+    for _ in range(_ROUNDS):
+        location, log_scale = predict(mean)
+        slopes = jax.vmap(lambda tangent, at=mean: jax.jvp(lambda z: predict(z)[0], (at,), (tangent,))[1])(tangents)
+        weight = jnp.exp(-log_scale)
+        slopes = jnp.nan_to_num(slopes * weight[None], posinf=0.0, neginf=0.0)
+        residual = jnp.nan_to_num((values - location) * weight)
+        precision = identity + jnp.einsum("ism,jsm->sij", slopes, slopes)
+        pull = jnp.einsum("ism,sm->si", slopes, residual + jnp.einsum("jsm,sj->sm", slopes, mean))
+        mean = jnp.linalg.solve(precision, pull[..., None])[..., 0]
+        mean = jnp.clip(mean, -_MAX_MEAN, _MAX_MEAN)
+    return Linearized(mean, jnp.linalg.cholesky(precision))

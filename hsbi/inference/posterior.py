@@ -1,0 +1,378 @@
+"""The factorized posterior: globals given all sites, then each site's locals given the globals and its own data.
+
+Both densities are built alike: location and scale from a network trained by likelihood, then a flow on the residual,
+which starts as the identity. The locals' residual is taken relative to the surrogates' own linearization.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hsbi.flow import flow_matching_loss, gaussian_velocity, integrate
+from hsbi.flow import log_prob as flow_log_prob
+from hsbi.inference.arrays import Coordinates, Latents
+from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View, at_sites
+from hsbi.inference.linearize import Linearized, linearize
+from hsbi.inference.surrogate import Surrogate
+from hsbi.model.program import Program
+from hsbi.networks.densities import GlobalNet, LocalNet
+from hsbi.networks.encoders import SiteFeatures
+from hsbi.networks.fields import MLPField
+from hsbi.networks.heads import Gaussian, color, negative_log_density, whiten
+from hsbi.networks.mlp import compress
+from hsbi.training import FitConfig, Progress, fit, no_progress
+
+_HEAD = FitConfig(num_steps=4000, epoch_steps=250, patience=6)
+_FLOW = FitConfig(num_steps=2000, epoch_steps=250, patience=4)
+# Site rows held in memory at once while drawing locals.
+_MAX_ROWS = 2**15
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FactorizedConfig:
+    """Hyperparameters of the factorized posterior.
+
+    Attributes:
+        width: Units of layers.
+        depth: Hidden layers of encoders and heads.
+        flow_depth: Hidden layers of the flows.
+        heads: Attention heads within a site.
+        batch_size: Data sets in a batch at most; fewer where sites are many.
+        batch_sites: Sites in a batch for the globals at most, before the number of data sets falls to a quarter.
+        local_sites: Sites in a batch for the locals, about.
+        num_ode_steps: Midpoint steps of a draw.
+        head: Training of locations and scales.
+        flow: Training of flows.
+        dtype: Type of the networks' computation; `bfloat16` suits GPUs.
+    """
+
+    width: int = 64
+    depth: int = 2
+    flow_depth: int = 3
+    heads: int = 4
+    batch_size: int = 128
+    batch_sites: int = 12_800
+    local_sites: int = 1024
+    num_ode_steps: int = 12
+    head: FitConfig = _HEAD
+    flow: FitConfig = _FLOW
+    dtype: str = "float32"
+
+    def num_sets(self, num_sites: int, level: str) -> int:
+        """Choose the data sets in a batch."""
+        if level == "global":
+            return max(self.batch_size // 4, min(self.batch_size, self.batch_sites // num_sites))
+        return max(4, min(self.batch_size, self.local_sites // num_sites))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Level:
+    """The modules of one level, hashable and without weights."""
+
+    level: str
+    dim: int
+    config: FactorizedConfig
+
+    @property
+    def net(self) -> GlobalNet | LocalNet:
+        kind = GlobalNet if self.level == "global" else LocalNet
+        config = self.config
+        return kind(self.dim, config.width, config.depth, config.heads, config.dtype)
+
+    @property
+    def field(self) -> MLPField:
+        return MLPField(self.dim, self.config.width, self.config.flow_depth, self.config.dtype)
+
+    def velocity(self, weights: Any, context: Array):
+        def velocity(x: Array, t: Array) -> Array:
+            return gaussian_velocity(x, t) + self.field.apply(weights, x, t, context)
+
+        return velocity
+
+
+class Weights(NamedTuple):
+    """Weights of one level's two stages."""
+
+    head: Any
+    flow: Any
+
+
+class Task(NamedTuple):
+    """What a batch asks of a level, data sets first.
+
+    Attributes:
+        features: The data.
+        relative: For locals, what depends on the globals, `[B, S, F]`; None for globals.
+        target: Coordinates to be predicted, `[B, d]` or `[B, S, d]`.
+        mask: Which targets are real, `[B]` or `[B, S]`.
+    """
+
+    features: SiteFeatures
+    relative: Array | None
+    target: Array
+    mask: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """An amortized posterior of all latents given the data of any number of sites.
+
+    Attributes:
+        config: Hyperparameters.
+        coordinates: The latents' coordinates.
+        view: What networks see of observations.
+        surrogates: The surrogates that locals are linearized by; empty without.
+        global_weights: Weights for the globals, or None where there are none.
+        local_weights: Weights for the locals, or None where there are none.
+    """
+
+    config: FactorizedConfig = dataclasses.field(metadata={"static": True})
+    coordinates: Coordinates
+    view: View
+    surrogates: tuple[Surrogate, ...] = ()
+    global_weights: Weights | None = None
+    local_weights: Weights | None = None
+
+    def level(self, level: str) -> _Level:
+        """Give the modules of a level."""
+        return _Level(level=level, dim=self.coordinates.dim(level), config=self.config)
+
+    def sample(self, program: Program, observed: Observed, key: Array, num_draws: int) -> Latents:
+        """Draw latents given one data set, `[num_draws, ...]`."""
+        global_key, local_key = jax.random.split(key)
+        features = self.view.features(observed)
+        globals_ = self._sample_globals(features, global_key, num_draws)
+        num_sites = observed.site_mask.shape[0]
+        if self.local_weights is None:
+            return Latents(globals_, jnp.zeros((num_draws, num_sites, 0)))
+        level, weights = self.level("local"), self.local_weights
+        encoding = level.net.apply(weights.head, features, method="encode")
+
+        def draw_one(task: tuple[Array, Array]) -> Array:
+            own_globals, own_key = task
+            base = self._linearize(program, own_globals, observed)
+            relative = self._relative(program, own_globals, base, num_sites)
+            context, gaussian = level.net.apply(weights.head, encoding, relative, method="predict")
+            noise = jax.random.normal(own_key, gaussian.loc.shape)
+            residual = integrate(level.velocity(weights.flow, context), noise, num_steps=self.config.num_ode_steps)
+            return base.color(color(gaussian, residual))
+
+        chunk = max(1, min(num_draws, _MAX_ROWS // num_sites))
+        locals_ = jax.lax.map(draw_one, (globals_, jax.random.split(local_key, num_draws)), batch_size=chunk)
+        return Latents(globals_, locals_)
+
+    def _sample_globals(self, features: SiteFeatures, key: Array, num_draws: int) -> Array:
+        level, weights = self.level("global"), self.global_weights
+        if weights is None:
+            return jnp.zeros((num_draws, 0))
+        context, gaussian = level.net.apply(weights.head, features)
+        noise = jax.random.normal(key, (num_draws, level.dim))
+        many = jnp.broadcast_to(context[None], (num_draws, *context.shape))
+        residual = integrate(level.velocity(weights.flow, many), noise, num_steps=self.config.num_ode_steps)
+        repeated = jax.tree.map(lambda array: jnp.broadcast_to(array[None], (num_draws, *array.shape)), gaussian)
+        return color(repeated, residual)
+
+    def log_prob(self, program: Program, observed: Observed, latents: Latents, *, num_steps: int = 32) -> Array:
+        """Evaluate the log density of one draw in the standardized coordinates."""
+        features = self.view.features(observed)
+        total = jnp.zeros(())
+        if self.global_weights is not None:
+            level, weights = self.level("global"), self.global_weights
+            context, gaussian = level.net.apply(weights.head, features)
+            total += _log_density(level, weights, context[None], gaussian, latents.globals, num_steps)[0]
+        if self.local_weights is not None:
+            level, weights = self.level("local"), self.local_weights
+            base = self._linearize(program, latents.globals, observed)
+            relative = self._relative(program, latents.globals, base, observed.site_mask.shape[0])
+            context, gaussian = level.net.apply(weights.head, features, relative)
+            per_site = _log_density(level, weights, context, gaussian, base.whiten(latents.locals), num_steps)
+            per_site += jnp.sum(jnp.log(jnp.diagonal(base.factor, axis1=-2, axis2=-1)), axis=-1)
+            total += jnp.sum(per_site * observed.site_mask)
+        return total
+
+    def _linearize(self, program: Program, globals_: Array, observed: Observed) -> Linearized:
+        num_sites, dim = observed.site_mask.shape[0], self.coordinates.dim("local")
+        if self.surrogates:
+            return linearize(program, self.coordinates, self.surrogates, globals_, observed)
+        return Linearized(jnp.zeros((num_sites, dim)), jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim)))
+
+    def _relative(self, program: Program, globals_: Array, base: Linearized, num_sites: int) -> Array:
+        """Give what the locals' networks see that depends on the globals, `[S, F]`."""
+        locals_ = jnp.zeros((num_sites, self.coordinates.dim("local")))
+        values = self.coordinates.decode(program, Latents(globals_, locals_))
+        own = jnp.concatenate([compress(globals_), compress(self.coordinates.global_features(values))])
+        return jnp.concatenate([jnp.broadcast_to(own[None], (num_sites, own.shape[0])), base.features()], axis=-1)
+
+    def task(self, program: Program, batch: Batch, level: str) -> Task:
+        """Turn a batch of data sets into what a level is trained on."""
+        features = jax.vmap(self.view.features)(batch.observed)
+        mask = batch.observed.site_mask
+        if level == "global":
+            return Task(features, None, batch.latents.globals, jnp.ones(mask.shape[0]))
+
+        def one(index: Array, latents: Latents, observed: Observed) -> tuple[Array, Array]:
+            own, _ = at_sites(program, observed.design, index)
+            base = self._linearize(own, latents.globals, observed)
+            return self._relative(own, latents.globals, base, mask.shape[1]), base.whiten(latents.locals)
+
+        relative, target = jax.vmap(one)(batch.index, batch.latents, batch.observed)
+        return Task(features, relative, target, mask.astype(jnp.float32))
+
+
+def _log_density(
+    level: _Level, weights: Weights, context: Array, gaussian: Gaussian, target: Array, num_steps: int
+) -> Array:
+    residual = whiten(gaussian, target)
+    rows = residual if residual.ndim == 2 else residual[None]
+    density = flow_log_prob(level.velocity(weights.flow, context), rows, num_steps=num_steps)
+    return density - jnp.sum(gaussian.log_scale, axis=-1).reshape(density.shape)
+
+
+class Training(NamedTuple):
+    """What a stage of training is given.
+
+    Attributes:
+        program: The program.
+        posterior: The posterior without the weights to be trained.
+        source: Where batches come from.
+        held_out: Data sets for validation.
+        head: Weights of the first stage, for the second.
+        key: The key of the validation's noise.
+    """
+
+    program: Program
+    posterior: Posterior
+    source: Synthetic | Stored
+    held_out: Task
+    head: Any
+    key: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Head:
+    """Maximum likelihood of location and scale."""
+
+    level: str
+    num_sets: int
+
+    def loss(self, params: Any, key: Array, data: Training) -> Array:
+        task = data.posterior.task(data.program, data.source.draw(key, self.num_sets), self.level)
+        return self._of_task(params, task, data)
+
+    def validate(self, params: Any, data: Training) -> Array:
+        return self._of_task(params, data.held_out, data)
+
+    def _of_task(self, params: Any, task: Task, data: Training) -> Array:
+        _, gaussian = _apply(data.posterior.level(self.level), params, task)
+        return jnp.sum(negative_log_density(gaussian, task.target) * task.mask) / jnp.sum(task.mask)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """Flow matching on the residual."""
+
+    level: str
+    num_sets: int
+
+    def loss(self, params: Any, key: Array, data: Training) -> Array:
+        draw_key, noise_key = jax.random.split(key)
+        task = data.posterior.task(data.program, data.source.draw(draw_key, self.num_sets), self.level)
+        return self._of_task(params, task, data, noise_key)
+
+    def validate(self, params: Any, data: Training) -> Array:
+        return self._of_task(params, data.held_out, data, data.key)
+
+    def _of_task(self, params: Any, task: Task, data: Training, key: Array) -> Array:
+        level = data.posterior.level(self.level)
+        context, gaussian = _apply(level, data.head, task)
+        residual = whiten(gaussian, task.target)
+        rows = residual.reshape(-1, level.dim)
+        velocity = level.velocity(params, context.reshape(rows.shape[0], -1))
+        return flow_matching_loss(key, velocity, rows, mask=task.mask.reshape(-1)).mean
+
+
+def _apply(level: _Level, params: Any, task: Task) -> tuple[Array, Gaussian]:
+    extra = () if task.relative is None else (task.relative,)
+    return level.net.apply(params, task.features, *extra)
+
+
+def fit_posterior(
+    key: Array,
+    program: Program,
+    posterior: Posterior,
+    source: Synthetic | Stored,
+    held_out: Batch,
+    *,
+    progress: Progress = no_progress,
+) -> tuple[Posterior, dict[str, np.ndarray]]:
+    """Train both levels.
+
+    Args:
+        key: A random key.
+        program: The program.
+        posterior: The posterior without weights.
+        source: Where batches come from.
+        held_out: Data sets for validation.
+        progress: Called to show progress.
+
+    Returns:
+        The posterior with weights, and the losses by epoch of each stage.
+    """
+    losses: dict[str, np.ndarray] = {}
+    num_sites = held_out.index.shape[1]
+    config = posterior.config
+    trained: dict[str, Weights | None] = {}
+    for number, level in enumerate(("global", "local")):
+        modules = posterior.level(level)
+        if modules.dim == 0:
+            trained[level] = None
+            continue
+        keys = jax.random.split(jax.random.fold_in(key, number), 5)
+        task = _make_task(program, posterior, held_out, level)
+        data = Training(program, posterior, source, task, None, keys[4])
+        start_head, start_flow = _initialize(modules, keys[0], jax.tree.map(lambda array: array[:1], task))
+        num_sets = config.num_sets(num_sites, level)
+        name = f"posterior of {level}s"
+        head = fit(
+            keys[1],
+            start_head,
+            _Head(level=level, num_sets=num_sets),
+            data,
+            config.head,
+            name=f"{name}: location, scale",
+            progress=progress,
+        )
+        data = data._replace(head=head.params)
+        flow = fit(
+            keys[2],
+            start_flow,
+            _Flow(level=level, num_sets=num_sets),
+            data,
+            config.flow,
+            name=f"{name}: flow",
+            progress=progress,
+        )
+        trained[level] = Weights(head.params, flow.params)
+        losses[f"{level}s: location, scale"], losses[f"{level}s: flow"] = head.losses, flow.losses
+    fitted = dataclasses.replace(posterior, global_weights=trained["global"], local_weights=trained["local"])
+    return fitted, losses
+
+
+@functools.partial(jax.jit, static_argnames="level")
+def _make_task(program: Program, posterior: Posterior, batch: Batch, level: str) -> Task:
+    return posterior.task(program, batch, level)
+
+
+@functools.partial(jax.jit, static_argnames="modules")
+def _initialize(modules: _Level, key: Array, task: Task) -> tuple[Any, Any]:
+    head_key, flow_key = jax.random.split(key)
+    extra = () if task.relative is None else (task.relative,)
+    head = modules.net.init(head_key, task.features, *extra)
+    context, gaussian = modules.net.apply(head, task.features, *extra)
+    return head, modules.field.init(flow_key, gaussian.loc, jnp.zeros(()), context)

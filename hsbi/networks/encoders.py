@@ -1,0 +1,133 @@
+"""Encoders of one site's observations and of a set of sites."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hsbi.networks.attention import Block, masked_mean
+from hsbi.networks.mlp import ResidualMLP, broadcast_features
+
+# Spread over sites or tokens is bounded from below by this, in units of standardized features.
+_MIN_SPREAD = 1e-3
+# Attention pooling has this many queries, each over a slice of the encoding of this width.
+_NUM_QUERIES, _QUERY_WIDTH = 4, 16
+
+
+class TokenSet(NamedTuple):
+    """Several observations of one variable at each site.
+
+    Attributes:
+        values: Values with the features of their functional inputs, `[..., S, T, features]`.
+        mask: `[..., S, T]`, true where an observation is real.
+    """
+
+    values: Array
+    mask: Array
+
+
+class SiteFeatures(NamedTuple):
+    """What networks see of the data.
+
+    Attributes:
+        static: Features that every site has: observations made once, covariates, `[..., S, features]`.
+        sets: Observations made several times.
+        site_mask: `[..., S]`, true where a site is real.
+    """
+
+    static: Array
+    sets: tuple[TokenSet, ...]
+    site_mask: Array
+
+
+def add_moments(features: SiteFeatures) -> Array:
+    """Append mean and log spread of each token set to the static features."""
+    parts = [features.static]
+    for values, mask in features.sets:
+        mean, spread = _moments(values, mask, axis=-2)
+        count = jnp.log1p(jnp.sum(mask, axis=-1, dtype=jnp.float32))[..., None]
+        parts += [mean, jnp.log(spread), count]
+    return jnp.concatenate(parts, axis=-1)
+
+
+def _moments(values: Array, mask: Array, axis: int) -> tuple[Array, Array]:
+    mean = masked_mean(values, mask, axis)
+    deviation = values - jnp.expand_dims(mean, axis)
+    variance = masked_mean(deviation**2, mask, axis)
+    return mean, jnp.sqrt(variance + _MIN_SPREAD**2)
+
+
+class SiteEncoder(nn.Module):
+    """Encode each site from its own features alone.
+
+    Attributes:
+        width: Units of the encoding.
+        depth: Hidden layers.
+        heads: Attention heads within a token set.
+        num_blocks: Transformer blocks within a token set.
+        dtype: Type of the computation.
+    """
+
+    width: int
+    depth: int = 2
+    heads: int = 4
+    num_blocks: int = 1
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, static: Array, sets: tuple[TokenSet, ...]) -> Array:
+        """Map features to encodings `[..., S, width]`."""
+        parts = [static]
+        for values, mask in sets:
+            tokens = nn.Dense(self.width, dtype=jnp.dtype(self.dtype))(values)
+            for _ in range(self.num_blocks):
+                tokens = Block(self.width, self.heads, dtype=self.dtype)(tokens, mask)
+            parts.append(masked_mean(tokens, mask, -2))
+        features = jnp.concatenate(parts, axis=-1)
+        return ResidualMLP(self.width, self.depth, self.width, dtype=self.dtype)(features)
+
+
+class SetEncoder(nn.Module):
+    """Encode a set of sites into one context; the order of sites does not matter, and padding does not either.
+
+    Each site is seen as it is and relative to the others: centered and scaled by its features' mean and spread over
+    sites. Encodings are pooled by their mean and by attention. Cost is linear in sites.
+
+    Attributes:
+        width: Units of encodings and of the context.
+        depth: Hidden layers.
+        heads: Attention heads within a token set.
+        dtype: Type of the computation.
+    """
+
+    width: int
+    depth: int = 2
+    heads: int = 4
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, features: SiteFeatures) -> Array:
+        """Map features to contexts `[..., context]`."""
+        static, mask = add_moments(features), features.site_mask
+        center, spread = _moments(static, mask, axis=-2)
+        relative = (static - center[..., None, :]) / spread[..., None, :]
+        summary = jnp.concatenate([center, jnp.log(spread)], axis=-1)
+        seen = broadcast_features([static, jnp.arcsinh(relative)], static.shape[:-1])
+        around = jnp.broadcast_to(summary[..., None, :], (*static.shape[:-1], summary.shape[-1]))
+        encoded = SiteEncoder(self.width, self.depth, self.heads, dtype=self.dtype)(
+            jnp.concatenate([seen, around], axis=-1), features.sets
+        )
+        pooled = [masked_mean(encoded, mask, -2), self._attend(encoded, mask), summary]
+        pooled.append(jnp.log1p(jnp.sum(mask, axis=-1, dtype=jnp.float32))[..., None])
+        together = jnp.concatenate(pooled, axis=-1)
+        context = ResidualMLP(self.width, self.depth, self.width, dtype=self.dtype)(together)
+        return jnp.concatenate([context, summary], axis=-1)
+
+    def _attend(self, encoded: Array, mask: Array) -> Array:
+        scores = nn.Dense(_NUM_QUERIES)(encoded)
+        weights = jax.nn.softmax(jnp.where(mask[..., None], scores, -1e9), axis=-2)
+        values = nn.Dense(_QUERY_WIDTH)(encoded)
+        pooled = jnp.einsum("...sq,...sw->...qw", weights, values)
+        return pooled.reshape(*pooled.shape[:-2], _NUM_QUERIES * _QUERY_WIDTH)
