@@ -41,8 +41,14 @@ class _Candidate(NamedTuple):
 
 
 def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the arguments by the program's signature; those of `**kwargs` by their keyword."""
-    signature = inspect.signature(program)
+    """Name the arguments by the program's signature; those of `**kwargs` by their keyword.
+
+    A handler used as a decorator does not pass the signature on, so the model inside all handlers is asked.
+    """
+    inner = program
+    while callable(getattr(inner, "fn", None)):
+        inner = inner.fn
+    signature = inspect.signature(inner)
     bound = signature.bind(*args, **kwargs)
     named: dict[str, Any] = {}
     for name, value in bound.arguments.items():
@@ -53,9 +59,7 @@ def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Map
     return named
 
 
-def array_arguments(
-    program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[ArrayArgument]:
+def array_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ArrayArgument]:
     """List the arrays among the arguments; scalars are not arrays."""
     positions = jax.tree.unflatten(
         jax.tree.structure((tuple(args), dict(kwargs))), range(len(jax.tree.leaves((tuple(args), dict(kwargs)))))
@@ -102,7 +106,9 @@ def find_covariates(
     if plate.size > 1 and probe.is_open([c.argument.position for c in candidates]):
         readings = itertools.islice(itertools.product(*(c.axes for c in candidates)), _MAX_READINGS)
         # The reading that changes least comes first.
-        ordered = sorted(readings, key=lambda reading: sum(a != c.axes[0] for a, c in zip(reading, candidates, strict=True)))
+        ordered = sorted(
+            readings, key=lambda reading: sum(a != c.axes[0] for a, c in zip(reading, candidates, strict=True))
+        )
         good = _find_reading(candidates, ordered, recording, plate, probe, latents)
         complete = good is not None
         choice = choice if good is None else list(good)
@@ -116,7 +122,9 @@ def find_covariates(
 
 def per_site_arrays(arguments: Sequence[ArrayArgument], size: int) -> dict[int, Any]:
     """Give the numeric arguments with an axis of the site plate's size, by position."""
-    return {a.position: a.value for a in arguments if size in np.shape(a.value) and np.asarray(a.value).dtype.kind in "biuf"}
+    return {
+        a.position: a.value for a in arguments if size in np.shape(a.value) and np.asarray(a.value).dtype.kind in "biuf"
+    }
 
 
 def _candidate(
@@ -148,19 +156,21 @@ def _find_reading(
     moved = dict(values)
     for statement, frame in inside:
         if statement.kind == "latent":
-            moved[statement.name] = np.take(np.asarray(values[statement.name]), order, axis=frame.dim - statement.event_dim)
+            moved[statement.name] = np.take(
+                np.asarray(values[statement.name]), order, axis=frame.dim - statement.event_dim
+            )
     before = probe.read(values)
     for reading in readings:
         after = probe.read(
             moved,
             {
-                c.argument.position: c.argument.value if axis is None else np.take(np.asarray(c.argument.value), order, axis=axis)
+                c.argument.position: c.argument.value
+                if axis is None
+                else np.take(np.asarray(c.argument.value), order, axis=axis)
                 for c, axis in zip(candidates, reading, strict=True)
             },
         )
-        if all(
-            probe.same_up_to(s, before[s.name], after[s.name], frame.dim, order, _TOLERANCE) for s, frame in inside
-        ):
+        if all(probe.same_up_to(s, before[s.name], after[s.name], frame.dim, order, _TOLERANCE) for s, frame in inside):
             return reading
     return None
 

@@ -219,8 +219,9 @@ def _explain(error: Exception, recording: Recording) -> None:
     place = f"after site {last!r}" if last else "before its first site"
     sizes = ", ".join(f"{name!r} of size {size}" for name, size, _ in dict.fromkeys(recording.plates)) or "none"
     if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
+        reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"The model asks for the number behind a traced value, {place}, so it cannot be compiled: {error} "
+            f"The model asks for the number behind a traced value, {place}, so it cannot be compiled. {reason} "
             "Use jnp.where or lax.cond in place of Python's if, and NumPy for sizes that come from arguments."
         ) from error
     if isinstance(error, TypeError | ValueError) and "ncompatible shapes" in str(error):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -48,6 +49,7 @@ class Statement:
         inputs: The functional inputs, or None.
         scaled: Whether its log density is scaled.
         in_scan: Whether it stood in a NumPyro control-flow primitive.
+        fixed: Whether a handler gave a latent its value.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Statement:
     inputs: Any = None
     scaled: bool = False
     in_scan: bool = False
+    fixed: bool = False
 
     @property
     def event_dim(self) -> int:
@@ -69,7 +72,7 @@ class Statement:
     def program_shape(self) -> tuple[int, ...]:
         """The shape that the program gives to the value, whatever the shape of the data."""
         if self.fn is None or self.kind == "latent":
-            return tuple(jnp.shape(self.value))
+            return tuple(np.shape(self.value))
         return tuple(self.fn.shape())
 
     @property
@@ -109,17 +112,16 @@ def undo_reparam(model: Callable[..., Any]) -> Callable[..., Any]:
     return model if isinstance(model, _AsWritten) else _AsWritten(model)
 
 
-class _AsWritten(numpyro.primitives.Messenger):
-    """A model that runs without reparameterization; a `Messenger` only to be found by its signature like others."""
+class _AsWritten:
+    """A model that runs without reparameterization; `fn` is the model, as in NumPyro's handlers."""
 
-    def __enter__(self) -> None:
-        self._patches = _as_written()
-        self._patches.__enter__()
-        super().__enter__()
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        functools.update_wrapper(self, fn, updated=[])
 
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        self._patches.__exit__(*exception)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with _as_written():
+            return self.fn(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -164,6 +166,7 @@ class Recorder(numpyro.primitives.Messenger):
         self.observed = frozenset(observed)
         self.values = {} if values is None else values
         self.recording = Recording()
+        self._fixed: set[str] = set()
 
     def process_message(self, message: dict[str, Any]) -> None:
         """Choose the value of a sample statement before NumPyro draws it."""
@@ -174,6 +177,8 @@ class Recorder(numpyro.primitives.Messenger):
             return
         if message["is_observed"]:
             return
+        if message["value"] is not None:
+            self._fixed.add(message["name"])
         fn = message["fn"]
         if self._is_observed(message):
             message["value"] = placeholder(fn)
@@ -205,6 +210,7 @@ class Recorder(numpyro.primitives.Messenger):
             statement.inputs = message["infer"].get("inputs")
             statement.scaled = message["scale"] is not None
             statement.in_scan = bool(message.get("_control_flow_done"))
+            statement.fixed = message["name"] in self._fixed
         self.recording.statements.append(statement)
 
     def _is_observed(self, message: dict[str, Any]) -> bool:

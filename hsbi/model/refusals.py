@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
+from jax import Array
 
 from hsbi.model.record import Recording, Statement, base_distribution, is_improper
 from hsbi.model.simulator import Simulator, find_simulator
@@ -96,6 +97,11 @@ def _latent_reasons(statement: Statement) -> list[str]:
             f"Site {name!r} is a discrete latent ({kind}), and only continuous latents can be inferred. "
             "Sum it out, for example with dist.MixtureSameFamily, or draw it inside an hsbi.Simulator."
         ]
+    if statement.fixed:
+        return [
+            f"Site {name!r} is a latent whose value is fixed by handlers.substitute. "
+            "Fix it with handlers.condition, or leave the substitution out to infer it."
+        ]
     if statement.scaled:
         return [_scale_reason(statement)]
     return []
@@ -143,13 +149,16 @@ def data_reasons(recording: Recording) -> list[str]:
     """Find data whose shape is not the shape that the program draws."""
     reasons = []
     for statement in recording.of_kind("observed"):
-        if statement.data and not statement.in_scan:
+        if statement.data and not isinstance(statement.value, np.ndarray | np.generic | Array | float | int):
+            kind = type(statement.value).__name__
+            reasons.append(f"Data of site {statement.name!r} are a {kind}. Pass a NumPy or JAX array.")
+        elif statement.data and not statement.in_scan:
             reasons.extend(_shape_reasons(statement))
     return reasons
 
 
 def _shape_reasons(statement: Statement) -> list[str]:
-    got, expected = tuple(jnp.shape(statement.value)), statement.program_shape
+    got, expected = tuple(np.shape(statement.value)), statement.program_shape
     if got == expected:
         return []
     name, event_dim = statement.name, statement.event_dim
@@ -278,7 +287,7 @@ def hidden_notes(site_plate: str | None) -> list[str]:
     return [
         f"Members of plate {site_plate!r} differ by something that is no argument of the model, such as an array it closes "
         "over or the plate's index, so it cannot be learned from single sites. "
-        "Pass it to the model as an argument with one entry per member."
+        "Pass it to the model as an argument, a NumPy or JAX array with one entry per member."
     ]
 
 
