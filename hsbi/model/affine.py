@@ -23,6 +23,32 @@ _LOG_HALF_CAUCHY = (0.0, math.pi / 2.0)
 _LOGISTIC_SD = math.pi / math.sqrt(3.0)
 _GUMBEL_SD = math.pi / math.sqrt(6.0)
 
+_Moments = Callable[[Any], tuple[Any, Any]]
+
+# Mean and standard deviation of log x, for distributions on the positive half-line.
+_LOG_MOMENTS: dict[type, _Moments] = {
+    dist.LogNormal: lambda fn: (fn.loc, fn.scale),
+    dist.HalfNormal: lambda fn: (jnp.log(fn.scale) + _LOG_HALF_NORMAL[0], _LOG_HALF_NORMAL[1]),
+    dist.HalfCauchy: lambda fn: (jnp.log(fn.scale) + _LOG_HALF_CAUCHY[0], _LOG_HALF_CAUCHY[1]),
+    dist.Exponential: lambda fn: (-_EULER - jnp.log(fn.rate), _GUMBEL_SD),
+    dist.Gamma: lambda fn: (
+        digamma(fn.concentration) - jnp.log(fn.rate),
+        jnp.sqrt(polygamma(1, fn.concentration)),
+    ),
+    dist.InverseGamma: lambda fn: (
+        jnp.log(fn.rate) - digamma(fn.concentration),
+        jnp.sqrt(polygamma(1, fn.concentration)),
+    ),
+    dist.Weibull: lambda fn: (jnp.log(fn.scale) - _EULER / fn.concentration, _GUMBEL_SD / fn.concentration),
+}
+# The same of logit x, for distributions on the unit interval.
+_LOGIT_MOMENTS: dict[type, _Moments] = {
+    dist.Beta: lambda fn: (
+        digamma(fn.concentration1) - digamma(fn.concentration0),
+        jnp.sqrt(polygamma(1, fn.concentration1) + polygamma(1, fn.concentration0)),
+    ),
+}
+
 _LOCATION_SCALE = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel)
 
 
@@ -40,13 +66,13 @@ class Affine(NamedTuple):
     tril: Array | None = None
 
     def forward(self, z: Array) -> Array:
-        """Go from standardised to unconstrained."""
+        """Go from standardized to unconstrained."""
         if self.tril is None:
             return self.loc + self.scale * z
         return self.loc + jnp.squeeze(self.tril @ z[..., None], -1)
 
     def inverse(self, raw: Array) -> Array:
-        """Go from unconstrained to standardised."""
+        """Go from unconstrained to standardized."""
         if self.tril is None:
             return (raw - self.loc) / self.scale
         return jnp.squeeze(solve_triangular(self.tril, (raw - self.loc)[..., None], lower=True), -1)
@@ -107,37 +133,15 @@ def _closed_form(fn: Any, bijection: Any) -> _Found | None:
             return fn.loc, fn.scale, None
         if isinstance(fn, dist.MultivariateNormal | dist.MultivariateStudentT):
             return fn.loc, None, fn.scale_tril
-    if isinstance(bijection, transforms.ExpTransform):
-        found = _log_moments(fn)
-        if found is not None:
-            return *found, None
-    if isinstance(fn, dist.Beta) and isinstance(bijection, transforms.SigmoidTransform):
-        a, b = fn.concentration1, fn.concentration0
-        return digamma(a) - digamma(b), jnp.sqrt(polygamma(1, a) + polygamma(1, b)), None
+    table = {transforms.ExpTransform: _LOG_MOMENTS, transforms.SigmoidTransform: _LOGIT_MOMENTS}
+    for kind, moments in table.get(type(bijection), {}).items():
+        if isinstance(fn, kind):
+            return *moments(fn), None
     if isinstance(fn, dist.Uniform):
         # The logit of a uniform variable is standard logistic.
-        return jnp.zeros(fn.batch_shape), jnp.full(fn.batch_shape, _LOGISTIC_SD), None
+        return 0.0, _LOGISTIC_SD, None
     if isinstance(fn, dist.TransformedDistribution):
         return _transformed(fn, bijection)
-    return None
-
-
-def _log_moments(fn: Any) -> tuple[Any, Any] | None:
-    """Give mean and standard deviation of log x for distributions on the positive half-line."""
-    if isinstance(fn, dist.LogNormal):
-        return fn.loc, fn.scale
-    if isinstance(fn, dist.HalfNormal):
-        return jnp.log(fn.scale) + _LOG_HALF_NORMAL[0], jnp.full(fn.batch_shape, _LOG_HALF_NORMAL[1])
-    if isinstance(fn, dist.HalfCauchy):
-        return jnp.log(fn.scale) + _LOG_HALF_CAUCHY[0], jnp.full(fn.batch_shape, _LOG_HALF_CAUCHY[1])
-    if isinstance(fn, dist.Exponential):
-        return -_EULER - jnp.log(fn.rate), jnp.full(fn.batch_shape, _GUMBEL_SD)
-    if isinstance(fn, dist.Gamma):
-        return digamma(fn.concentration) - jnp.log(fn.rate), jnp.sqrt(polygamma(1, fn.concentration))
-    if isinstance(fn, dist.InverseGamma):
-        return jnp.log(fn.rate) - digamma(fn.concentration), jnp.sqrt(polygamma(1, fn.concentration))
-    if isinstance(fn, dist.Weibull):
-        return jnp.log(fn.scale) - _EULER / fn.concentration, _GUMBEL_SD / fn.concentration
     return None
 
 
@@ -147,8 +151,7 @@ def _transformed(fn: dist.TransformedDistribution, bijection: Any) -> _Found | N
     if not isinstance(base, _LOCATION_SCALE):
         return None
     parts = [_strip(part) for part in fn.transforms]
-    loc = jnp.broadcast_to(base.loc, fn.base_dist.shape())
-    scale = jnp.broadcast_to(base.scale, fn.base_dist.shape())
+    loc, scale = (jnp.broadcast_to(jnp.asarray(value), fn.base_dist.shape()) for value in _location_scale(base))
     if len(parts) == 1 and isinstance(parts[0], transforms.LowerCholeskyAffine):
         lower = parts[0].scale_tril
         return parts[0](loc), None, lower * scale[..., None, :]
@@ -156,9 +159,14 @@ def _transformed(fn: dist.TransformedDistribution, bijection: Any) -> _Found | N
         return None
     # log(exp(x)) and logit(sigmoid(x)) overflow where x does not.
     if parts and type(parts[-1]) is type(bijection) and isinstance(bijection, _STANDARD):
-        return *_delta(transforms.ComposeTransform(parts[:-1]), loc, scale), None
-    whole = transforms.ComposeTransform(parts)
+        rest: Any = transforms.ComposeTransform(parts[:-1])
+        return *_delta(rest, loc, scale), None
+    whole: Any = transforms.ComposeTransform(parts)
     return *_delta(lambda x: bijections.unconstrain(fn.support, whole(x)), loc, scale), None
+
+
+def _location_scale(fn: Any) -> tuple[Any, Any]:
+    return fn.loc, fn.scale
 
 
 _STANDARD = transforms.ExpTransform | transforms.SigmoidTransform
@@ -171,7 +179,7 @@ def _delta(function: Callable[[Array], Array], loc: Array, scale: Array) -> tupl
     return moved, jnp.abs(slope) * scale
 
 
-def _quantiles(fn: dist.Distribution, bijection: Any) -> _Found | None:
+def _quantiles(fn: Any, bijection: Any) -> _Found | None:
     """Give the median and half the width of the central 68 %."""
     if fn.event_dim or bijection.domain.event_dim:
         return None
@@ -185,7 +193,7 @@ def _quantiles(fn: dist.Distribution, bijection: Any) -> _Found | None:
     return middle, 0.5 * jnp.abs(high - low), None
 
 
-def _moments(fn: dist.Distribution, bijection: Any) -> _Found:
+def _moments(fn: Any, bijection: Any) -> _Found:
     """Give mean and standard deviation by the delta method, or (0, 1)."""
     try:
         mean, sd = fn.mean, jnp.sqrt(fn.variance)

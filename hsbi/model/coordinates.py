@@ -32,7 +32,7 @@ def unconstrain(program: Program, values: Mapping[str, Array]) -> dict[str, Arra
 
     def visit_latent(visit: Visit) -> Array:
         value = restore(visit.site, values[visit.site.name])
-        raw = bijections.unconstrain(visit.fn.support, value)
+        raw = bijections.unconstrain(visit.support, value)
         affine = _affine(visit, raw.shape)
         coordinates[visit.site.name] = _flatten(visit, raw if affine is None else affine.inverse(raw))
         return value
@@ -58,7 +58,7 @@ def coordinate_sizes(program: Program) -> dict[str, int]:
     sizes: dict[str, int] = {}
 
     def visit_latent(visit: Visit) -> None:
-        count = math.prod(bijections.unconstrained_shape(visit.fn.support, visit.shape))
+        count = math.prod(bijections.unconstrained_shape(visit.support, visit.shape))
         sizes[visit.site.name] = count // program.num_sites if visit.site.level == "local" else count
 
     jax.eval_shape(lambda: execute(program, jax.random.key(0), latent=visit_latent).latents)
@@ -70,7 +70,7 @@ def _constrain(program: Program, coordinates: Mapping[str, Array]) -> tuple[dict
     terms: list[Array] = []
 
     def visit_latent(visit: Visit) -> Array:
-        support = visit.fn.support
+        support = visit.support
         shape = bijections.unconstrained_shape(support, visit.shape)
         raw = _unflatten(visit, coordinates[visit.site.name], shape)
         affine = _affine(visit, raw.shape)

@@ -43,7 +43,7 @@ def _mask(visit: Visit) -> Array:
     """Give the product of the masks on a distribution, in the shape of its value."""
     mask = jnp.ones(visit.shape, bool)
     base = base_distribution(visit.fn)
-    inner = visit.fn
+    inner: Any = visit.fn
     while inner is not base:
         excluded = getattr(inner, "_mask", None)
         if excluded is not None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from numpyro import handlers
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
@@ -38,6 +38,12 @@ class Visit(NamedTuple):
     key: Array
     data: ArrayLike | None
     inputs: Any
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Where the values lie, given the parents'."""
+        assert self.fn.support is not None
+        return self.fn.support
 
 
 class Execution(NamedTuple):

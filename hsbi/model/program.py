@@ -88,8 +88,9 @@ def resize(program: Program, index: ArrayLike) -> Program:
     def gather(path: str, leaf: Any) -> Any:
         if path not in axes:
             return leaf
-        on_host = isinstance(leaf, np.ndarray) and isinstance(index, np.ndarray)
-        return (np if on_host else jnp).take(leaf, index, axis=axes[path])
+        if isinstance(leaf, np.ndarray) and isinstance(index, np.ndarray):
+            return np.take(leaf, index, axis=axes[path])
+        return jnp.take(leaf, index, axis=axes[path])
 
     return dataclasses.replace(program, structure=structure, arguments=map_leaves(gather, program.arguments))
 

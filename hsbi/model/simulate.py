@@ -31,7 +31,7 @@ class Simulations(NamedTuple):
         observations: Observations by name, rows first, without the site axis.
     """
 
-    index: Array
+    index: Array  # pyright: ignore[reportIncompatibleMethodOverride]
     values: dict[str, Array]
     observations: dict[str, Array]
 
