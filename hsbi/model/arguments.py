@@ -13,8 +13,6 @@ from hsbi.model.dependence import Probe, frame_of
 from hsbi.model.record import Recording, Statement
 from hsbi.model.structure import Covariate, Plate
 
-# Vectorized and remainder loops of compiled code may round differently.
-_TOLERANCE = 1e-4
 _MAX_READINGS = 64
 
 
@@ -45,7 +43,7 @@ def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Map
 
     A handler used as a decorator does not pass the signature on, so the model inside all handlers is asked.
     """
-    inner = program
+    inner: Any = program
     while callable(getattr(inner, "fn", None)):
         inner = inner.fn
     signature = inspect.signature(inner)
@@ -153,7 +151,7 @@ def _find_reading(
     order = np.roll(np.arange(plate.size), 1)
     inside = [(s, frame) for s in recording.of_kind("latent", "observed") if (frame := frame_of(s, plate.name))]
     values = probe.draw(0, latents)
-    moved = dict(values)
+    moved: dict[str, Any] = dict(values)
     for statement, frame in inside:
         if statement.kind == "latent":
             moved[statement.name] = np.take(
@@ -170,7 +168,10 @@ def _find_reading(
                 for c, axis in zip(candidates, reading, strict=True)
             },
         )
-        if all(probe.same_up_to(s, before[s.name], after[s.name], frame.dim, order, _TOLERANCE) for s, frame in inside):
+        if not any(
+            probe.changed(s, probe.reorder(s, before[s.name], frame.dim, order), after[s.name], rounding=True).any()
+            for s, frame in inside
+        ):
             return reading
     return None
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _Group = list[list[Site]]
 
-# Lengths are in inches at the size of a figure made here. Colors are Okabe and Ito's, told apart by all kinds of vision.
+# Lengths are in inches at the size of a figure made here. Colors are Okabe and Ito's, for all kinds of vision.
 _HEIGHT = 0.62
 _CHARACTER = 0.088
 _ROW = 1.2
@@ -62,7 +62,7 @@ class _Box:
 def draw(structure: Structure, ax: "Axes | None" = None) -> "Axes":
     """Draw globals above the plates, locals inside the site plate, observations shaded at the bottom."""
     nodes, boxes = place(structure)
-    levels = [level for level in _EDGE_COLORS if any(site.level == level for site in structure.sites)]
+    levels: list[Level] = [level for level in _EDGE_COLORS if any(site.level == level for site in structure.sites)]
     left = min([node.x - node.width / 2 for node in nodes.values()] + [box.left for box in boxes]) - 0.1
     right = max([node.x + node.width / 2 for node in nodes.values()] + [box.right for box in boxes]) + 0.1
     bottom = min([node.y - _HEIGHT / 2 for node in nodes.values()] + [box.bottom for box in boxes]) - 0.5
@@ -99,7 +99,7 @@ def place(structure: Structure) -> tuple[dict[str, _Node], list[_Box]]:
 
 
 def _make_bands(structure: Structure) -> list[list[_Group]]:
-    """Sort sites into bands from top to bottom: globals, locals, then what depends on them, inside the plate and out."""
+    """Sort sites into bands from top to bottom: globals, locals, then their dependents inside the plate and out."""
     plate = structure.site_plate
     inside = [site for site in structure.sites if plate is not None and plate.name in site.plates]
     outside = [site for site in structure.sites if site not in inside]
@@ -127,9 +127,7 @@ def _groups(sites: Sequence[Site]) -> list[_Group]:
     return [groups[plates] for plates in sorted(groups)]
 
 
-def _place_bands(
-    bands: Sequence[list[_Group]], structure: Structure, hints: Mapping[str, float]
-) -> dict[str, _Node]:
+def _place_bands(bands: Sequence[list[_Group]], structure: Structure, hints: Mapping[str, float]) -> dict[str, _Node]:
     """Stack bands from top to bottom, each centered, its groups side by side."""
     nodes: dict[str, _Node] = {}
     boxed = structure.site_plate is not None
@@ -227,7 +225,9 @@ def _draw_boxes(ax: "Axes", boxes: Iterable[_Box]) -> None:
         width, height = box.right - box.left, box.top - box.bottom
         style = "round,pad=0,rounding_size=0.16"
         ax.add_patch(
-            FancyBboxPatch(corner, width, height, boxstyle=style, fc="none", ec="#555555", lw=1.2, zorder=0.5 + 0.01 * depth)
+            FancyBboxPatch(
+                corner, width, height, boxstyle=style, fc="none", ec="#555555", lw=1.2, zorder=0.5 + 0.01 * depth
+            )
         )
         ax.text(box.right - 0.12, box.bottom + 0.07, box.label, ha="right", va="bottom", fontsize=8.5, color="#444444")
 
@@ -283,7 +283,8 @@ def _crosses(points: np.ndarray, others: Iterable[_Node]) -> bool:
     return any(
         bool(
             np.any(
-                ((curve[:, 0] - node.x) / (node.width / 2 + 0.06)) ** 2 + ((curve[:, 1] - node.y) / (_HEIGHT / 2 + 0.06)) ** 2
+                ((curve[:, 0] - node.x) / (node.width / 2 + 0.06)) ** 2
+                + ((curve[:, 1] - node.y) / (_HEIGHT / 2 + 0.06)) ** 2
                 < 1
             )
         )

@@ -81,9 +81,9 @@ def _mixing_reasons(
             level = "Local" if recording[name].kind == "latent" else "Observation"
             reasons[name] = (
                 f"{level} {name!r} of site {target} depends on local {local!r} of another site, {source} (plate "
-                f"{site_plate!r}). Sites must be independent given the globals: let each use its own {local!r} only, without "
-                "sums, means, orderings or indices across the plate. Where an index picks the local, put the observations "
-                "in a replicate plate inside the site plate, with a mask for ragged sizes."
+                f"{site_plate!r}). Sites must be independent given the globals: let each use its own {local!r} only, "
+                "without sums, means, orderings or indices across the plate. Where an index picks the local, put the "
+                "observations in a replicate plate inside the site plate, with a mask for ragged sizes."
             )
     return list(reasons.values())
 
@@ -133,9 +133,10 @@ def _index_reasons(
         used = pairs[0][0] | pairs[0][1]
         members[s.name] = set(np.unique(np.asarray(codes)[used]).tolist())
     return [
-        f"Observation {s.name!r} picks one member of latent {latent.name!r} in plate {frame.name!r} (size {frame.size}) by "
-        f"index, but is not in that plate. Put {s.name!r} inside plate {frame.name!r}, with a replicate plate inside it and "
-        "a mask for ragged sizes; or, to infer it as one global vector, replace the plate by .expand([n]).to_event(1)."
+        f"Observation {s.name!r} picks one member of latent {latent.name!r} in plate {frame.name!r} (size {frame.size})"
+        f" by index, but is not in that plate. Put {s.name!r} inside plate {frame.name!r}, with a replicate plate "
+        "inside it and a mask for ragged sizes; or, to infer it as one global vector, replace the plate by "
+        ".expand([n]).to_event(1)."
         for s in observations
         if single[s.name] and len(members[s.name]) > 1
     ]

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import numpyro.primitives
 from jax import Array
+from jax.core import Tracer
 from numpyro.distributions import Distribution, constraints
 
 from hsbi.model.simulator import find_simulator
@@ -69,6 +69,11 @@ class Statement:
         return 0 if self.fn is None else self.fn.event_dim
 
     @property
+    def distribution(self) -> str:
+        """The distribution's class name without expansion, event dimensions and masks; empty for a deterministic."""
+        return "" if self.fn is None else type(base_distribution(self.fn)).__name__
+
+    @property
     def program_shape(self) -> tuple[int, ...]:
         """The shape that the program gives to the value, whatever the shape of the data."""
         if self.fn is None or self.kind == "latent":
@@ -92,7 +97,6 @@ class Recording:
 
     statements: list[Statement] = dataclasses.field(default_factory=list)
     plates: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
-    scans: int = 0
 
     def __getitem__(self, name: str) -> Statement:
         return next(statement for statement in self.statements if statement.name == name)
@@ -134,9 +138,9 @@ def _as_written() -> Iterator[None]:
     with _PATCHES:
         reparam, split = numpyro.handlers.reparam.process_message, numpyro.primitives._masked_observe
 
-        def process_message(self: Any, message: dict[str, Any]) -> None:
+        def process_message(self: Any, msg: Any) -> None:
             if threading.get_ident() != thread:
-                reparam(self, message)
+                reparam(self, msg)
 
         def masked_observe(name: str, fn: Distribution, obs: Any, obs_mask: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
@@ -158,7 +162,7 @@ class Recorder(numpyro.primitives.Messenger):
 
     Args:
         observed: Names of sites that are observed although no data were given.
-        values: Values to give to latents, or functions from the prior to the value; the others are drawn from their priors.
+        values: Values to give to latents, or functions from the prior to the value; the others are drawn.
     """
 
     def __init__(self, observed: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> None:
@@ -168,53 +172,47 @@ class Recorder(numpyro.primitives.Messenger):
         self.recording = Recording()
         self._fixed: set[str] = set()
 
-    def process_message(self, message: dict[str, Any]) -> None:
+    def process_message(self, msg: Any) -> None:
         """Choose the value of a sample statement before NumPyro draws it."""
-        if message["type"] == "control_flow":
-            self.recording.scans += 1
+        if msg["type"] != "sample" or msg["is_observed"] or msg.get("_control_flow_done"):
             return
-        if message["type"] != "sample" or message.get("_control_flow_done"):
-            return
-        if message["is_observed"]:
-            return
-        if message["value"] is not None:
-            self._fixed.add(message["name"])
-        fn = message["fn"]
-        if self._is_observed(message):
-            message["value"] = placeholder(fn)
-        elif message["name"] in self.values:
-            value = self.values[message["name"]]
-            message["value"] = value(fn) if callable(value) else value
-        elif is_improper(fn):
-            message["value"] = placeholder(fn)
+        name, fn = msg["name"], msg["fn"]
+        if msg["value"] is not None:
+            self._fixed.add(name)
+        if self._is_observed(msg) or (is_improper(fn) and name not in self.values):
+            msg["value"] = placeholder(fn)
+        elif name in self.values:
+            value = self.values[name]
+            msg["value"] = value(fn) if callable(value) else value
 
-    def postprocess_message(self, message: dict[str, Any]) -> None:
+    def postprocess_message(self, msg: Any) -> None:
         """Record the statement with its final value."""
-        kind = message["type"]
-        if kind == "plate":
-            size, subsample_size = message["args"]
-            self.recording.plates.append((message["name"], size, size if subsample_size is None else subsample_size))
-        if kind not in ("sample", "deterministic", "param"):
+        if msg["type"] == "plate":
+            size, subsample_size = msg["args"]
+            self.recording.plates.append((msg["name"], size, size if subsample_size is None else subsample_size))
+        if msg["type"] not in ("sample", "deterministic", "param"):
             return
         # Plates append their frame as the message passes outwards, so the innermost comes first.
-        frames = tuple(Frame(name=f.name, dim=f.dim, size=f.size) for f in reversed(message["cond_indep_stack"]))
-        statement = Statement(name=message["name"], kind=kind, frames=frames, value=message["value"])
-        if kind == "sample":
-            fn = message["fn"]
-            given = bool(message["is_observed"])
-            statement.fn = fn
-            statement.kind = "observed" if given or self._is_observed(message) else "latent"
-            statement.data = given
-            if isinstance(base_distribution(fn), dist.Unit):
-                statement.kind = "factor"
-            statement.inputs = message["infer"].get("inputs")
-            statement.scaled = message["scale"] is not None
-            statement.in_scan = bool(message.get("_control_flow_done"))
-            statement.fixed = message["name"] in self._fixed
+        frames = tuple(Frame(name=f.name, dim=f.dim, size=f.size) for f in reversed(msg["cond_indep_stack"]))
+        statement = Statement(name=msg["name"], kind=self._kind(msg), frames=frames, value=msg["value"])
+        if msg["type"] == "sample":
+            statement.fn = msg["fn"]
+            statement.data = bool(msg["is_observed"])
+            statement.inputs = msg["infer"].get("inputs")
+            statement.scaled = msg["scale"] is not None
+            statement.in_scan = bool(msg.get("_control_flow_done"))
+            statement.fixed = msg["name"] in self._fixed
         self.recording.statements.append(statement)
 
-    def _is_observed(self, message: dict[str, Any]) -> bool:
-        return message["name"] in self.observed or find_simulator(message["fn"]) is not None
+    def _kind(self, msg: Any) -> Kind:
+        if msg["type"] != "sample":
+            return msg["type"]
+        if isinstance(base_distribution(msg["fn"]), dist.Unit):
+            return "factor"
+        return "observed" if msg["is_observed"] or self._is_observed(msg) else "latent"
+
+    def _is_observed(self, msg: Any) -> bool:
+        return msg["name"] in self.observed or find_simulator(msg["fn"]) is not None
 
 
 def record(
@@ -241,8 +239,11 @@ def placeholder(fn: Distribution) -> Array:
     """Give a value of the distribution's shape that lies in its support where NumPyro knows one."""
     dtype = jnp.result_type(int if fn.is_discrete else float)
     zeros = jnp.zeros(fn.shape(), dtype)
+    support = fn.support
+    if support is None:
+        return zeros
     try:
-        return jnp.broadcast_to(jnp.asarray(fn.support.feasible_like(zeros), dtype), zeros.shape)
+        return jnp.broadcast_to(jnp.asarray(support.feasible_like(zeros), dtype), zeros.shape)
     except (NotImplementedError, AttributeError, TypeError, ValueError):
         return zeros
 
@@ -277,7 +278,12 @@ def describe_support(support: constraints.Constraint | None) -> str:
 
 def _number(value: Any) -> str:
     """Print a bound, or nothing where it is traced or differs between entries."""
-    if isinstance(value, jax.core.Tracer) or np.size(value) == 0:
+    if is_traced(value) or np.size(value) == 0:
         return ""
     entries = np.ravel(np.asarray(value))
     return f"{float(entries[0]):g}" if np.all(entries == entries[0]) else ""
+
+
+def is_traced(value: Any) -> bool:
+    """Say whether a value is known only to JAX's tracing, and has no numbers."""
+    return isinstance(value, Tracer)

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 from jax import Array
 
 from hsbi.model.record import Recording, Statement, base_distribution, is_improper
-from hsbi.model.simulator import Simulator, find_simulator
+from hsbi.model.simulator import Simulator
 
 
 def refuse(reasons: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ def statement_reasons(recording: Recording, observed: Sequence[str]) -> list[str
     for statement in recording.of_kind("observed"):
         if statement.in_scan and not statement.data:
             reasons.append(
-                f"Simulator site {statement.name!r} is inside numpyro's scan, so its calls cannot be made one at a time. "
+                f"Simulator site {statement.name!r} is inside numpyro's scan, so its calls cannot be made one by one. "
                 "Move the loop into the simulator function."
             )
     return reasons
@@ -67,8 +67,8 @@ def _name_reasons(recording: Recording, observed: Sequence[str]) -> list[str]:
         )
     if not recording.of_kind("latent") and known:
         reasons.append(
-            f"The model has no latent site, so there is nothing to infer: all its sample sites ({', '.join(known)}) are "
-            "observed. Leave the data of the sites to infer out."
+            f"The model has no latent site, so there is nothing to infer: all its sample sites ({', '.join(known)}) "
+            "are observed. Leave the data of the sites to infer out."
         )
     return reasons
 
@@ -76,7 +76,7 @@ def _name_reasons(recording: Recording, observed: Sequence[str]) -> list[str]:
 def _latent_reasons(statement: Statement) -> list[str]:
     fn, name = statement.fn, statement.name
     assert fn is not None
-    kind = type(base_distribution(fn)).__name__
+    kind = statement.distribution
     if statement.in_scan:
         return [
             f"Site {name!r} is a latent inside numpyro's scan, which is not supported. "
@@ -165,11 +165,10 @@ def _shape_reasons(statement: Statement) -> list[str]:
     event = expected[len(expected) - event_dim :]
     reasons = []
     if len(got) < event_dim or got[len(got) - event_dim :] != event:
-        assert statement.fn is not None
-        found = find_simulator(statement.fn)
-        maker = "its Simulator returns" if found else f"its {type(base_distribution(statement.fn)).__name__} draws"
+        verb = "returns" if statement.distribution == Simulator.__name__ else "draws"
         return [
-            f"Data of site {name!r} have shape {got}, which does not end in {event}, the event shape that {maker}. "
+            f"Data of site {name!r} have shape {got}, which does not end in {event}, the event shape that its "
+            f"{statement.distribution} {verb}. "
             f"Pass data of shape {expected}, or change the event shape."
         ]
     for frame in statement.frames:
@@ -213,7 +212,7 @@ def level_reasons(recording: Recording, site_plate: str | None) -> list[str]:
             reasons.append(
                 f"Latent {statement.name!r} is in plate {others[-1]!r} inside the site plate {site_plate!r}, a second "
                 "level of latents, which is not supported. Make the inner plate an event, "
-                f"dist.{type(base_distribution(statement.fn)).__name__}(...).expand([n]).to_event(1), "
+                f"dist.{statement.distribution}(...).expand([n]).to_event(1), "
                 "or keep that plate for observations only."
             )
         crossed = [name for name in others if name in inner]
@@ -221,7 +220,7 @@ def level_reasons(recording: Recording, site_plate: str | None) -> list[str]:
             reasons.append(
                 f"Latent {statement.name!r} is in plate {crossed[0]!r}, which crosses the site plate {site_plate!r} at "
                 "the observations, a second level of latents, which is not supported. Make it one global vector, "
-                f"dist.{type(base_distribution(statement.fn)).__name__}(...).expand([n]).to_event(1)."
+                f"dist.{statement.distribution}(...).expand([n]).to_event(1)."
             )
     return reasons
 
@@ -238,8 +237,8 @@ def parent_reasons(recording: Recording, site_plate: str | None, parents: Mappin
         for statement in recording.of_kind("latent")
     }
     return [
-        f"Global {name!r} depends on local {parent!r} of plate {site_plate!r}: it is drawn outside the plate from values "
-        f"inside it. Draw {name!r} before the plate, or inside it."
+        f"Global {name!r} depends on local {parent!r} of plate {site_plate!r}: it is drawn outside the plate from "
+        f"values inside it. Draw {name!r} before the plate, or inside it."
         for name, local in levels.items()
         if not local
         for parent in parents[name]
@@ -275,9 +274,9 @@ def expansion_notes(recording: Recording, site_plate: str | None) -> list[str]:
         size = next((size for size in entries if size > 1 and size in sizes), None)
         if size is not None and not statement.frames:
             notes.append(
-                f"Latent {statement.name!r} has shape {shape}, made by expand, sample_shape or its parameters, with as many "
-                f"entries as {place} ({size}), but is in no plate: it is treated as one global vector. If each site has its "
-                "own, sample it and the observation inside one plate."
+                f"Latent {statement.name!r} has shape {shape}, made by expand, sample_shape or its parameters, with as "
+                f"many entries as {place} ({size}), but is in no plate: it is treated as one global vector. If each "
+                "site has its own, sample it and the observation inside one plate."
             )
     return notes
 
@@ -285,8 +284,8 @@ def expansion_notes(recording: Recording, site_plate: str | None) -> list[str]:
 def hidden_notes(site_plate: str | None) -> list[str]:
     """Warn of sites that differ by something hsbi cannot see."""
     return [
-        f"Members of plate {site_plate!r} differ by something that is no argument of the model, such as an array it closes "
-        "over or the plate's index, so it cannot be learned from single sites. "
+        f"Members of plate {site_plate!r} differ by something that is no argument of the model, such as an array it "
+        "closes over or the plate's index, so it cannot be learned from single sites. "
         "Pass it to the model as an argument, a NumPy or JAX array with one entry per member."
     ]
 

@@ -6,16 +6,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hsbi.model.bijections import unconstrained_shape
 from hsbi.model.arguments import array_arguments, bind_arguments, find_covariates, per_site_arrays
+from hsbi.model.bijections import unconstrained_shape
 from hsbi.model.dependence import Parents, Probe, Readout
 from hsbi.model.independence import independence_reasons
-from hsbi.model.record import Recording, Statement, base_distribution, describe_support, undo_reparam
+from hsbi.model.record import Recording, Statement, describe_support, is_traced, undo_reparam
 from hsbi.model.refusals import (
     captured_reasons,
     data_reasons,
@@ -153,7 +152,7 @@ def _read_data(
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Get the data of each observation and count their missing values: NaN, or masked out."""
     given = [s for s in recording.of_kind("observed") if s.data]
-    traced = any(isinstance(x, jax.core.Tracer) for s in given for x in (s.value, s.mask))
+    traced = any(is_traced(x) for s in given for x in (s.value, s.mask))
     readouts: dict[str, Readout] = probe.read(probe.draw(0, latents)) if traced else {}
     data, missing = {}, {}
     for s in given:
@@ -225,7 +224,7 @@ def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str,
         event_shape=event_shape,
         program_shape=program_shape,
         plate_axes=plate_axes,
-        distribution="" if statement.fn is None else type(base_distribution(statement.fn)).__name__,
+        distribution=statement.distribution,
         support="" if statement.fn is None else describe_support(statement.fn.support),
         discrete=statement.fn is not None and statement.fn.is_discrete,
         parents=parents,
@@ -237,7 +236,7 @@ def _make_site(statement: Statement, site_plate: str | None, parents: tuple[str,
 
 def _count_coordinates(statement: Statement, num_sites: int) -> int:
     """Count the free numbers of a latent per site."""
-    if statement.kind != "latent" or statement.fn is None:
+    if statement.kind != "latent" or statement.fn is None or statement.fn.support is None:
         return 0
     return math.prod(unconstrained_shape(statement.fn.support, statement.program_shape)) // num_sites
 

@@ -71,7 +71,7 @@ def test_properties_list_the_levels():
 
 
 def test_an_unknown_site_is_refused_with_the_names():
-    with pytest.raises(KeyError, match="No site 'eta' in the model. Its sites are mu, tau, theta, y"):
+    with pytest.raises(KeyError, match=r"No site 'eta' in the model\. Its sites are mu, tau, theta, y"):
         hsbi.inspect(schools, SIGMA, y=Y)["eta"]
 
 
@@ -289,9 +289,13 @@ def test_layouts_keep_draws_and_take_other_plate_sizes():
 
 
 def test_layouts_refuse_values_that_lack_axes():
-    with pytest.raises(ValueError, match=r"Site 'z' has shape \(3, 4, 1, 6, 2\) in the program, but the value has shape"):
+    with pytest.raises(
+        ValueError, match=r"Site 'z' has shape \(3, 4, 1, 6, 2\) in the program, but the value has shape"
+    ):
         canonicalize(AWKWARD, np.zeros((4, 1, 6, 2)))
-    with pytest.raises(ValueError, match=r"Site 'z' has the canonical shape \(6, 3, 4, 2\), but the value has shape \(6,\)"):
+    with pytest.raises(
+        ValueError, match=r"Site 'z' has the canonical shape \(6, 3, 4, 2\), but the value has shape \(6,\)"
+    ):
         restore(AWKWARD, np.zeros(6))
 
 
