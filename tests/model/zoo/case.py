@@ -142,7 +142,6 @@ class Case:
         expected: The structure, or the refusal.
         route: How one site is simulated: `resize`, `pick` or `whole`.
         calls: The simulator calls of one single-site simulation.
-        binding_warns: A pattern of the warning that binding must give, or None.
         counter: A host simulator with a `count`, where the model has one.
     """
 
@@ -154,5 +153,4 @@ class Case:
     observed: tuple[str, ...] = ()
     route: str = "resize"
     calls: int = 1
-    binding_warns: str | None = None
     counter: Any = None
