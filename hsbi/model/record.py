@@ -193,7 +193,8 @@ class Recorder(numpyro.primitives.Messenger):
         if msg["type"] not in ("sample", "deterministic", "param"):
             return
         # Plates append their frame as the message passes outwards, so the innermost comes first.
-        frames = tuple(Frame(name=f.name, dim=f.dim, size=f.size) for f in reversed(msg["cond_indep_stack"]))
+        stack = reversed(msg.get("cond_indep_stack", []))
+        frames = tuple(Frame(name=frame.name, dim=frame.dim, size=frame.size) for frame in stack)
         statement = Statement(name=msg["name"], kind=self._kind(msg), frames=frames, value=msg["value"])
         if msg["type"] == "sample":
             statement.fn = msg["fn"]

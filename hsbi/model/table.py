@@ -47,8 +47,11 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _details(structure: Structure) -> list[str]:
-    """Give the lines below the table: replicates, covariates, data, inputs, missing values, notes."""
-    lines = []
+    """Give the lines below the table: unknowns, replicates, covariates, data, inputs, missing values, notes."""
+    shared = sum(structure[name].num_coordinates for name in structure.globals)
+    own = sum(structure[name].num_coordinates for name in structure.locals)
+    per_site = f" + {own} per site x {structure.num_sites} sites = {shared + own * structure.num_sites}" if own else ""
+    lines = [f"unknowns: {shared}{per_site}"]
     if structure.replicate_plates:
         names = ", ".join(f"{plate.name} ({plate.size})" for plate in structure.replicate_plates)
         lines.append(f"replicates: {names}")
@@ -67,4 +70,4 @@ def _details(structure: Structure) -> list[str]:
                 total *= size
             lines.append(f"missing in {site.name}: {site.missing} of {total} values")
     lines.extend(f"note: {note}" for note in structure.notes)
-    return ["", *lines] if lines else []
+    return ["", *lines]

@@ -307,6 +307,7 @@ def test_the_table_names_everything():
     rows = {line.split()[0]: line for line in text.splitlines() if line}
     assert rows["theta"].split() == ["theta", "local", "site", "5", "scalar", "Normal", "real", "mu"]
     assert "site 5, visit 3" in rows["y"]
+    assert "unknowns: 1 + 1 per site x 5 sites = 6" in text
     assert "replicates: visit (3)" in text
     assert "missing in y: 1 of 15 values" in text
     table = str(hsbi.inspect(counts, np.ones((5, 4))))
