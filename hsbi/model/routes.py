@@ -1,6 +1,7 @@
 """Bind a model to its arguments and find out how one site of it can be simulated."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from hsbi.model import bijections
 from hsbi.model.data import canonical_inputs
 from hsbi.model.execution import Visit, execute, stand_in
 from hsbi.model.program import Program, map_leaves, resize
@@ -41,7 +43,7 @@ def bind(
     structure = inspect(model, *args, observed=observed, **kwargs)
     arguments = bind_arguments(model, args, kwargs)
     program = Program(model=model, structure=structure, arguments=arguments, route="resize")
-    probe = _draw_probe(program)
+    probe = _make_probe(program)
     program = dataclasses.replace(program, input_paths=_find_inputs(program, probe))
     if structure.site_plate is None:
         return program
@@ -57,52 +59,48 @@ def bind(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Probe:
-    """One draw of the whole program, to compare programs of fewer sites with.
+    """Values at which programs of fewer sites are compared with the whole one.
 
     Attributes:
-        values: Latents in canonical layout.
-        observations: Draws of observations that are plain distributions, in canonical layout.
+        values: Latents and observations in canonical layout.
         inputs: Functional inputs in canonical layout.
         all_simulators: Whether every observation is a `Simulator`.
         fingerprints: What `_fingerprints` says of the whole program.
     """
 
     values: Mapping[str, Array]
-    observations: Mapping[str, Array]
     inputs: Mapping[str, Array]
     all_simulators: bool
     fingerprints: Mapping[str, Array]
 
 
-def _draw_probe(program: Program) -> _Probe:
+def _make_probe(program: Program) -> _Probe:
+    """Set every latent to some values of its support, different for each entry, as compiling random draws is slow."""
     simulators: list[bool] = []
 
-    def draw() -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    def latent(visit: Visit) -> Array:
+        shape = bijections.unconstrained_shape(visit.support, visit.shape)
+        return bijections.constrain(visit.support, jnp.sin(1.0 + 1.7 * jnp.arange(math.prod(shape))).reshape(shape))
+
+    def probe() -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
         inputs: dict[str, Array] = {}
 
-        def observe(visit: Visit) -> Array | None:
+        def observe(visit: Visit) -> Array:
             if visit.inputs is not None:
                 inputs[visit.site.name] = canonical_inputs(visit)
             simulators.append(find_simulator(visit.fn) is not None)
-            return stand_in(visit) if simulators[-1] else None
+            return stand_in(visit)
 
-        run = execute(program, jax.random.key(0), observe=observe)
-        structure = program.structure
-        values = {name: canonicalize(structure[name], value) for name, value in run.latents.items()}
-        return values, {name: canonicalize(structure[name], value) for name, value in run.observations.items()}, inputs
+        run = execute(program, jax.random.key(0), latent=latent, observe=observe)
+        found = {**run.latents, **run.observations}
+        values = {name: canonicalize(program.structure[name], value) for name, value in found.items()}
+        return values, inputs, _fingerprints(program, values)
 
-    values, observations, inputs = jax.jit(draw)()
-    fingerprints = jax.jit(lambda: _fingerprints(program, values, observations))()
-    return _Probe(
-        values=values,
-        observations=observations,
-        inputs=inputs,
-        all_simulators=all(simulators),
-        fingerprints=fingerprints,
-    )
+    values, inputs, fingerprints = jax.jit(probe)()
+    return _Probe(values=values, inputs=inputs, all_simulators=all(simulators), fingerprints=fingerprints)
 
 
-def _fingerprints(program: Program, values: Mapping[str, Array], observations: Mapping[str, Array]) -> dict[str, Array]:
+def _fingerprints(program: Program, values: Mapping[str, Array]) -> dict[str, Array]:
     """Give arrays, site axis first, that tell the distributions of locals and observations apart.
 
     A simulator is told by its parameters, any other distribution by its log density at the given value.
@@ -117,7 +115,7 @@ def _fingerprints(program: Program, values: Mapping[str, Array], observations: M
     def observe(visit: Visit) -> Array:
         name, batch_dim = visit.site.name, len(visit.fn.batch_shape)
         simulator = find_simulator(visit.fn)
-        value = restore(visit.site, observations[name])
+        value = restore(visit.site, values[name])
         if simulator is None:
             by_site(name, _log_density(visit, value), batch_dim)
         else:
@@ -187,8 +185,8 @@ def _wrong_shapes(program: Program) -> list[str]:
 
 def _single_fingerprints(program: Program, probe: _Probe, index: Array) -> dict[str, Array]:
     taken = resize(program, index[None])
-    at_site = _values_at(program.structure, {**probe.values, **probe.observations}, index[None])
-    return jax.tree.map(lambda array: array[0], _fingerprints(taken, at_site, at_site))
+    at_site = _values_at(program.structure, probe.values, index[None])
+    return jax.tree.map(lambda array: array[0], _fingerprints(taken, at_site))
 
 
 def _values_at(structure: Structure, values: Mapping[str, Array], index: ArrayLike) -> dict[str, Array]:
