@@ -114,8 +114,7 @@ def make_layout(structure: Structure) -> Layout:
             size = math.prod(site.event_shape)
             inputs = 0
             if site.inputs is not None:
-                values = rows * size * (structure.num_sites if has_sites else 1)
-                inputs = max(1, math.prod(site.inputs) // values) if math.prod(site.inputs) > values else 1
+                inputs = _input_dims(site.inputs, site.program_shape)
                 rows, size = rows * size, 1
             sizes.append((site.name, level, rows, size, inputs))
     width = max(min(size, MAX_WIDTH) for _, _, _, size, _ in sizes)
@@ -124,3 +123,16 @@ def make_layout(structure: Structure) -> Layout:
         for number, (name, level, rows, size, inputs) in enumerate(sizes)
     )
     return Layout(variables=variables, num_sites=structure.num_sites, width=width)
+
+
+def _input_dims(inputs: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Count the dimensions of functional inputs: the last axis where the rest, and not the whole, fits a value."""
+    if len(inputs) > len(shape) or (not _fits(inputs, shape) and _fits(inputs[:-1], shape)):
+        return inputs[-1]
+    return 1
+
+
+def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Say whether a shape broadcasts to another."""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in pairs)

@@ -46,7 +46,6 @@ def _pack_level(
     variables = layout.of_level(level)
     if not variables:
         return None
-    grouped = 0 if level == "global" else 1
     fields = ([], [], [])
     for variable in variables:
         value = values[variable.name]
@@ -54,8 +53,10 @@ def _pack_level(
         for field, array in zip(fields, _pack_variable(layout, variable, value, inputs), strict=True):
             field.append(jnp.broadcast_to(array, (*lead, *array.shape[-2:])))
     joined = [jnp.concatenate(field, axis=-2) for field in fields]
-    if grouped:
-        joined = [array.reshape(*array.shape[:-3], -1, array.shape[-1]) for array in joined]
+    if level != "global":
+        joined = [
+            array.reshape(*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1]) for array in joined
+        ]
     return joined[0], joined[1], joined[2]
 
 
