@@ -16,6 +16,9 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
 autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+autoclass_content = "both"
+default_role = "code"  # docstrings write `name` for code, as Markdown does
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
@@ -37,6 +40,16 @@ def render_cells(source: str) -> str:
         else:
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def escape_shapes(app, what, name, obj, options, lines):
+    """Keep shapes in docstrings, such as [num_draws, *shape], from being read as emphasis."""
+    lines[:] = [re.sub(r"(?<=, )\*(?=\w[\w ]*[\],])", r"\\*", line) for line in lines]
+
+
+def setup(app):
+    """Run after napoleon, whose priority is 500."""
+    app.connect("autodoc-process-docstring", escape_shapes, priority=900)
 
 
 # Pages must exist before Sphinx looks for its sources, so they are written while the configuration is read.
