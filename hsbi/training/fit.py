@@ -26,7 +26,7 @@ class FitConfig:
 
     Attributes:
         num_steps: The most gradient steps.
-        epoch_steps: Steps between two validations; they run inside one scan.
+        epoch_steps: Steps between two validations, at most `num_steps`; they run inside one scan.
         learning_rate: The peak learning rate, after a linear warm-up and before a cosine decay.
         final_fraction: The learning rate at the end as a fraction of the peak.
         warmup_steps: Steps of the warm-up.
@@ -57,6 +57,11 @@ class FitConfig:
     def num_epochs(self) -> int:
         """The most epochs."""
         return max(1, self.num_steps // self.epoch_steps)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The steps of an epoch, no more than there are in all."""
+        return min(self.epoch_steps, self.num_steps)
 
 
 class Objective(Protocol):
@@ -121,24 +126,28 @@ def fit(
     start = jax.tree.map(jnp.array, params)
     state = _State(start, _optimizer(config).init(start), jax.tree.map(jnp.array, params), jnp.zeros((), jnp.int32))
     initial = float(_validate(objective, params, data))
-    best, best_params, waited = initial, params, 0
+    # Any finite loss beats a start whose loss is unknown.
+    best, best_params, waited = (math.inf if math.isnan(initial) else initial), params, 0
     losses: list[tuple[float, float]] = []
-    bar = progress(name, config.num_epochs * config.epoch_steps)
+    length = config.steps_per_epoch
+    bar = progress(name, config.num_epochs * length)
     for epoch in range(config.num_epochs):
-        state, train, value = _run_epoch(objective, config, state, jax.random.fold_in(key, epoch), data)
-        losses.append((float(train), float(value)))
-        if not math.isfinite(losses[-1][0] + losses[-1][1]):
+        state, *means = _run_epoch(objective, config, state, jax.random.fold_in(key, epoch), data)
+        train, value = (float(mean) for mean in means)
+        losses.append((train, value))
+        if not (math.isfinite(train) and math.isfinite(value)):
+            which, got = ("loss", train) if not math.isfinite(train) else ("validation loss", value)
             warnings.warn(
-                f"The loss of {name} became {losses[-1][0]} between steps {epoch * config.epoch_steps} and "
-                f"{(epoch + 1) * config.epoch_steps}. Training stopped; the best weights so far are kept.",
+                f"The {which} of {name} became {got} between steps {epoch * length} and {(epoch + 1) * length}. "
+                "Training stopped; the best weights so far are kept.",
                 stacklevel=2,
             )
             break
-        if losses[-1][1] < best:
-            best, best_params, waited = losses[-1][1], jax.tree.map(jnp.array, state.average), 0
+        if value < best:
+            best, best_params, waited = value, jax.tree.map(jnp.array, state.average), 0
         else:
             waited += 1
-        bar.update((epoch + 1) * config.epoch_steps, f"loss {losses[-1][0]:.3f}, validation {losses[-1][1]:.3f}")
+        bar.update((epoch + 1) * length, f"loss {train:.3f}, validation {value:.3f}")
         if waited >= config.patience:
             break
     bar.close()
@@ -179,5 +188,5 @@ def _run_epoch(
         average = jax.tree.map(lambda old, new: decay * old + (1.0 - decay) * new, state.average, params)
         return _State(params, optimizer_state, average, state.step + 1), loss
 
-    state, losses = jax.lax.scan(step, state, jax.random.split(key, config.epoch_steps))
+    state, losses = jax.lax.scan(step, state, jax.random.split(key, config.steps_per_epoch))
     return state, jnp.mean(losses), objective.validate(state.average, data)
