@@ -63,8 +63,10 @@ settings = {}
 if options.smoke:
     brief = hsbi.FitConfig(num_steps=40, epoch_steps=20)
     settings = {
-        "surrogate_config": hsbi.SurrogateConfig(width=16, correction=brief, flow=brief),
-        "posterior_config": hsbi.FactorizedConfig(width=16, batch_size=32, head=brief, flow=brief),
+        "surrogate_config": hsbi.SurrogateConfig(width=8, depth=1, flow_depth=1, correction=brief, flow=brief),
+        "posterior_config": hsbi.FactorizedConfig(
+            width=8, depth=1, flow_depth=1, batch_size=32, num_ode_steps=4, head=brief, flow=brief
+        ),
     }
 lf = hsbi.LF(eight_schools, num_simulations=5_000, num_samples=1_000 if options.smoke else 4_000, **settings)
 lf.run(jax.random.key(options.seed), sigma, y=y)
@@ -103,7 +105,7 @@ LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 
 def exact_posterior():
     """Give means, standard deviations and quantiles of the latents in the order of `NAMES`."""
-    tau = np.exp(np.linspace(np.log(1e-4), np.log(1e3), 4_000))[:, None]
+    tau = np.exp(np.linspace(np.log(1e-4), np.log(1e3), 1_500))[:, None]
     effect, error = np.asarray(y, float), np.asarray(sigma, float)
     precision = 1 / (error**2 + tau**2)
     variance = 1 / (1 / 5.0**2 + precision.sum(1, keepdims=True))
@@ -118,14 +120,14 @@ def exact_posterior():
     variances = np.hstack([variance, 0 * tau, (1 - pull) * error**2 + pull**2 * variance])
     mean = weight @ means
     sd = np.sqrt(weight @ (variances + means**2) - mean**2)
-    grid = np.linspace(-60.0, 60.0, 2_401)
+    grid = np.linspace(-40.0, 40.0, 801)
     quantiles = []
     for location, scale in zip(means.T, np.sqrt(variances.T), strict=True):
         if scale.any():
-            mass = [weight @ np.asarray(norm.cdf(x, location, scale)) for x in grid]
-            quantiles.append(np.interp(LEVELS, mass, grid))
+            mass, points = weight @ np.asarray(norm.cdf(grid, location[:, None], scale[:, None])), grid
         else:
-            quantiles.append(np.interp(LEVELS, np.cumsum(weight), location))
+            mass, points = np.cumsum(weight) - 0.5 * weight, location
+        quantiles.append(np.interp(LEVELS, mass, points))
     return mean, sd, np.array(quantiles)
 
 
@@ -157,8 +159,8 @@ for phase, seconds in {**{f"hsbi {phase}": value for phase, value in lf.timings.
 # %% [markdown]
 # ## The forest plot
 #
-# Points are medians, thick lines hold the central 50 % and thin lines the central 90 %. Grey bands show the same of the
-# exact posterior, open squares what each school measured.
+# Points are medians, thick lines hold the central 50 % and thin lines the central 90 %. Gray bands show the same of the
+# exact posterior, open squares what each school measured: the less certain, the further it is pulled to the mean.
 
 # %%
 COLORS = {"hsbi": "#0072B2", "NUTS": "#D55E00"}
@@ -166,30 +168,44 @@ COLORS = {"hsbi": "#0072B2", "NUTS": "#D55E00"}
 
 def plot_forest(path):
     """Draw all intervals and save the picture."""
-    rows = np.array([0.0, 1.0, *(2.5 + np.arange(len(SCHOOLS)))])
-    figure, axes = plt.subplots(figsize=(7.2, 5.4), layout="constrained")
-    for (low, low_half, middle, high_half, high), row in zip(exact[2], rows, strict=True):
-        axes.barh(row, high - low, left=low, height=0.72, color="#ececec", zorder=1)
-        axes.barh(row, high_half - low_half, left=low_half, height=0.72, color="#d4d4d4", zorder=1)
-        axes.plot([middle, middle], [row - 0.36, row + 0.36], color="#7a7a7a", linewidth=1.2, zorder=2)
-    methods = (("hsbi", by_hsbi, -0.15, "o"), ("NUTS", by_nuts, 0.15, "D"))
-    for name, (_, _, quantiles), shift, marker in methods:
-        style = {"color": COLORS[name], "zorder": 3}
-        axes.hlines(rows + shift, quantiles[:, 0], quantiles[:, 4], linewidth=1.3, **style)
-        axes.hlines(rows + shift, quantiles[:, 1], quantiles[:, 3], linewidth=3.6, **style)
-        axes.plot(quantiles[:, 2], rows + shift, marker, markersize=6, markeredgecolor="white", label=name, **style)
-    axes.plot(y, rows[2:], "s", color="#555555", markerfacecolor="none", markersize=5, zorder=2, label="measured")
-    axes.bar(0, 0, color="#d4d4d4", label="exact")
-    axes.set_yticks(rows, ["mean effect  μ", "spread  τ", *SCHOOLS])
-    axes.set_ylim(rows[-1] + 0.65, rows[0] - 0.65)
-    axes.set_xlabel("effect of coaching, in points")
-    axes.axvline(0.0, color="#bbbbbb", linewidth=0.8, zorder=0)
-    axes.axhline(1.75, color="#bbbbbb", linewidth=0.8, zorder=0)
+    rows = np.array([0.0, 1.0, *(2.4 + np.arange(len(SCHOOLS)))])
+    figure, axes = plt.subplots(figsize=(7.6, 5.8), layout="constrained")
+    low, low_half, middle, high_half, high = exact[2].T
+    axes.barh(rows, high - low, left=low, height=0.76, color="#eeeeee", zorder=1)
+    axes.barh(rows, high_half - low_half, left=low_half, height=0.76, color="#d6d6d6", zorder=1, label="exact")
+    axes.vlines(middle, rows - 0.38, rows + 0.38, color="#8a8a8a", linewidth=1.2, zorder=2)
+    for name, (_, _, quantiles), shift, marker in (("hsbi", by_hsbi, -0.17, "o"), ("NUTS", by_nuts, 0.17, "D")):
+        color = COLORS[name]
+        axes.hlines(rows + shift, quantiles[:, 0], quantiles[:, 4], color=color, linewidth=1.4, zorder=3)
+        axes.hlines(rows + shift, quantiles[:, 1], quantiles[:, 3], color=color, linewidth=4.0, zorder=3)
+        style = {"marker": marker, "markersize": 7, "markeredgecolor": "white", "color": color}
+        axes.plot(quantiles[:, 2], rows + shift, linestyle="none", zorder=4, **style)
+        axes.plot([], [], linewidth=4.0, label=name, **style)
+    measured = {"marker": "s", "markersize": 5.5, "markerfacecolor": "white", "color": "#444444", "linestyle": "none"}
+    axes.plot(y, rows[2:], zorder=5, label="measured", **measured)
+    axes.axvline(0.0, color="#c4c4c4", linewidth=0.8, zorder=0)
+    axes.axhline(1.7, color="#c4c4c4", linewidth=0.8, zorder=0)
+    axes.set_yticks(rows, ["mean effect μ", "spread τ", *SCHOOLS])
+    axes.set_ylim(rows[-1] + 0.6, rows[0] - 0.6)
+    axes.set_xlabel("effect of coaching on the test score, in points")
     axes.spines[["left", "top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0), frameon=False, handletextpad=0.5)
+    handles, labels = axes.get_legend_handles_labels()
+    order = [labels.index(name) for name in ("hsbi", "NUTS", "exact", "measured")]
+    figure.legend(
+        [handles[place] for place in order],
+        [labels[place] for place in order],
+        title="Posterior of eight schools: median, central 50 % and 90 %",
+        title_fontproperties={"weight": "bold", "size": 12},
+        ncols=4,
+        loc="outside upper left",
+        alignment="left",
+        frameon=False,
+        handlelength=2.2,
+        columnspacing=2.2,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
