@@ -169,6 +169,7 @@ def observation_supports(program: Program) -> dict[str, constraints.Constraint]:
     supports: dict[str, constraints.Constraint] = {}
 
     def read(visit: Visit) -> Any:
+        assert visit.fn.support is not None
         supports[visit.site.name] = visit.fn.support
         return stand_in(visit)
 

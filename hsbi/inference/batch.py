@@ -41,7 +41,7 @@ class Batch(NamedTuple):
         observed: The observations.
     """
 
-    index: Array
+    index: Array  # pyright: ignore[reportIncompatibleMethodOverride]
     latents: Latents
     observed: Observed
 

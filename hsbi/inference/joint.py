@@ -17,6 +17,7 @@ from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View
 from hsbi.model.program import Program
 from hsbi.model.structure import Structure
 from hsbi.networks.embedding import JointField, TokenEmbedding
+from hsbi.networks.mlp import apply
 from hsbi.tokens import Layout, Tokens, make_layout, pack, unpack
 from hsbi.training import FitConfig, Progress, fit, no_progress
 
@@ -153,7 +154,7 @@ class JointPosterior:
         def velocity(x: Array, t: Array) -> Array:
             values = jnp.concatenate([x, tokens.values[..., number:, :]], axis=-2)
             masked = jnp.where(tokens.mask, values, 0.0)
-            return self.field.apply(weights, masked, tokens.inputs, real, t, fields, number)
+            return apply(self.field, weights, masked, tokens.inputs, real, t, fields, number)
 
         return velocity
 

@@ -41,6 +41,10 @@ def fit_linear(features: Array, targets: Array, weights: Array) -> Linear:
     """
     ones = jnp.ones((features.shape[0], 1), features.dtype)
     design = jnp.concatenate([features, ones], axis=-1)
+    # In units of their own spread, columns meet the same ridge and the same bound on a step.
+    units = jnp.sqrt(weights @ design**2 / jnp.sum(weights))
+    units = jnp.where(units > 0, units, 1.0)
+    design = design / units[None, :]
     information = 2.0 * _gram(design, weights)
 
     def fit_one(target: Array) -> tuple[Array, Array]:
@@ -57,7 +61,7 @@ def fit_linear(features: Array, targets: Array, weights: Array) -> Linear:
         return _least_squares(design, target, weights, design @ log_scale), log_scale
 
     location, log_scale = jax.vmap(fit_one, in_axes=1, out_axes=1)(targets)
-    return Linear(location, log_scale)
+    return Linear(location / units[:, None], log_scale / units[:, None])
 
 
 def _spread(target: Array, weights: Array) -> Array:

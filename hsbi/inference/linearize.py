@@ -58,6 +58,9 @@ def linearize(
     num_sites, dim = observed.site_mask.shape[0], coordinates.dim("local")
     values = jnp.concatenate([observed.values[s.shape.name].reshape(num_sites, -1) for s in surrogates], axis=-1)
 
+    # What is not known must not pull, and must not add precision either.
+    known = jnp.isfinite(values)
+
     def predict(locals_: Array) -> tuple[Array, Array]:
         decoded = coordinates.decode(program, Latents(globals_, locals_))
         parts = [s.predict(site_features(program, s, decoded, observed.design)) for s in surrogates]
@@ -72,8 +75,8 @@ def linearize(
         location, log_scale = predict(mean)
         slopes = jax.vmap(lambda tangent, at=mean: jax.jvp(lambda z: predict(z)[0], (at,), (tangent,))[1])(tangents)
         weight = jnp.exp(-log_scale)
-        slopes = jnp.nan_to_num(slopes * weight[None], posinf=0.0, neginf=0.0)
-        residual = jnp.nan_to_num((values - location) * weight)
+        slopes = jnp.where(known[None], jnp.nan_to_num(slopes * weight[None], posinf=0.0, neginf=0.0), 0.0)
+        residual = jnp.where(known, jnp.nan_to_num((values - location) * weight), 0.0)
         precision = identity + jnp.einsum("ism,jsm->sij", slopes, slopes)
         pull = jnp.einsum("ism,sm->si", slopes, residual + jnp.einsum("jsm,sj->sm", slopes, mean))
         mean = jnp.linalg.solve(precision, pull[..., None])[..., 0]

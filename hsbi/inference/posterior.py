@@ -24,7 +24,7 @@ from hsbi.networks.densities import GlobalNet, LocalNet
 from hsbi.networks.encoders import SiteFeatures
 from hsbi.networks.fields import MLPField
 from hsbi.networks.heads import Gaussian, color, negative_log_density, whiten
-from hsbi.networks.mlp import compress
+from hsbi.networks.mlp import apply, compress
 from hsbi.training import FitConfig, Progress, fit, no_progress
 
 _HEAD = FitConfig(num_steps=4000, epoch_steps=250, patience=6)
@@ -90,7 +90,7 @@ class _Level:
 
     def velocity(self, weights: Any, context: Array):
         def velocity(x: Array, t: Array) -> Array:
-            return gaussian_velocity(x, t) + self.field.apply(weights, x, t, context)
+            return gaussian_velocity(x, t) + apply(self.field, weights, x, t, context)
 
         return velocity
 
@@ -145,38 +145,51 @@ class Posterior:
 
     def sample(self, program: Program, observed: Observed, key: Array, num_draws: int) -> Latents:
         """Draw latents given one data set, `[num_draws, ...]`."""
-        global_key, local_key = jax.random.split(key)
-        features = self.view.features(observed)
-        globals_ = self._sample_globals(features, global_key, num_draws)
         num_sites = observed.site_mask.shape[0]
-        if self.local_weights is None:
-            return Latents(globals_, jnp.zeros((num_draws, num_sites, 0)))
-        level, weights = self.level("local"), self.local_weights
-        encoding = level.net.apply(weights.head, features, method="encode")
+        global_key, local_key = jax.random.split(key)
+        noise = Latents(
+            jax.random.normal(global_key, (num_draws, self.coordinates.dim("global"))),
+            jax.random.normal(local_key, (num_draws, num_sites, self.coordinates.dim("local"))),
+        )
+        return self.transport(program, observed, noise)
 
-        def draw_one(task: tuple[Array, Array]) -> Array:
-            own_globals, own_key = task
-            base = self._linearize(program, own_globals, observed)
-            relative = self._relative(program, own_globals, base, num_sites)
-            context, gaussian = level.net.apply(weights.head, encoding, relative, method="predict")
-            noise = jax.random.normal(own_key, gaussian.loc.shape)
-            residual = integrate(level.velocity(weights.flow, context), noise, num_steps=self.config.num_ode_steps)
+    def transport(self, program: Program, observed: Observed, noise: Latents) -> Latents:
+        """Map standard normal noise to draws given one data set, draw by draw and site by site.
+
+        Permuting sites together with their noise permutes the draws.
+        """
+        features = self.view.features(observed)
+        globals_ = self._transport_globals(features, noise.globals)
+        if self.local_weights is None:
+            return Latents(globals_, noise.locals)
+        level, weights = self.level("local"), self.local_weights
+        encoding = apply(level.net, weights.head, features, method="encode")
+        num_draws, num_sites, _ = noise.locals.shape
+
+        def transport_one(task: Latents) -> Array:
+            base = self._linearize(program, task.globals, observed)
+            relative = self._relative(program, task.globals, base, num_sites)
+            context, gaussian = apply(level.net, weights.head, encoding, relative, method="predict")
+            velocity = level.velocity(weights.flow, context)
+            residual = integrate(velocity, task.locals, num_steps=self.config.num_ode_steps)
             return base.color(color(gaussian, residual))
 
         chunk = max(1, min(num_draws, _MAX_ROWS // num_sites))
-        locals_ = jax.lax.map(draw_one, (globals_, jax.random.split(local_key, num_draws)), batch_size=chunk)
+        locals_ = jax.lax.map(transport_one, Latents(globals_, noise.locals), batch_size=chunk)
         return Latents(globals_, locals_)
 
-    def _sample_globals(self, features: SiteFeatures, key: Array, num_draws: int) -> Array:
+    def _transport_globals(self, features: SiteFeatures, noise: Array) -> Array:
         level, weights = self.level("global"), self.global_weights
         if weights is None:
-            return jnp.zeros((num_draws, 0))
-        context, gaussian = level.net.apply(weights.head, features)
-        noise = jax.random.normal(key, (num_draws, level.dim))
-        many = jnp.broadcast_to(context[None], (num_draws, *context.shape))
-        residual = integrate(level.velocity(weights.flow, many), noise, num_steps=self.config.num_ode_steps)
-        repeated = jax.tree.map(lambda array: jnp.broadcast_to(array[None], (num_draws, *array.shape)), gaussian)
-        return color(repeated, residual)
+            return noise
+
+        def repeat(array: Array) -> Array:
+            return jnp.broadcast_to(array[None], (noise.shape[0], *array.shape))
+
+        context, gaussian = apply(level.net, weights.head, features)
+        velocity = level.velocity(weights.flow, repeat(context))
+        residual = integrate(velocity, noise, num_steps=self.config.num_ode_steps)
+        return color(jax.tree.map(repeat, gaussian), residual)
 
     def log_prob(self, program: Program, observed: Observed, latents: Latents, *, num_steps: int = 32) -> Array:
         """Evaluate the log density of one draw in the standardized coordinates."""
@@ -184,13 +197,13 @@ class Posterior:
         total = jnp.zeros(())
         if self.global_weights is not None:
             level, weights = self.level("global"), self.global_weights
-            context, gaussian = level.net.apply(weights.head, features)
+            context, gaussian = apply(level.net, weights.head, features)
             total += _log_density(level, weights, context[None], gaussian, latents.globals, num_steps)[0]
         if self.local_weights is not None:
             level, weights = self.level("local"), self.local_weights
             base = self._linearize(program, latents.globals, observed)
             relative = self._relative(program, latents.globals, base, observed.site_mask.shape[0])
-            context, gaussian = level.net.apply(weights.head, features, relative)
+            context, gaussian = apply(level.net, weights.head, features, relative)
             per_site = _log_density(level, weights, context, gaussian, base.whiten(latents.locals), num_steps)
             per_site += jnp.sum(jnp.log(jnp.diagonal(base.factor, axis1=-2, axis2=-1)), axis=-1)
             total += jnp.sum(per_site * observed.site_mask)
@@ -299,7 +312,7 @@ class _Flow:
 
 def _apply(level: _Level, params: Any, task: Task) -> tuple[Array, Gaussian]:
     extra = () if task.relative is None else (task.relative,)
-    return level.net.apply(params, task.features, *extra)
+    return apply(level.net, params, task.features, *extra)
 
 
 def fit_posterior(
@@ -374,5 +387,5 @@ def _initialize(modules: _Level, key: Array, task: Task) -> tuple[Any, Any]:
     head_key, flow_key = jax.random.split(key)
     extra = () if task.relative is None else (task.relative,)
     head = modules.net.init(head_key, task.features, *extra)
-    context, gaussian = modules.net.apply(head, task.features, *extra)
+    context, gaussian = apply(modules.net, head, task.features, *extra)
     return head, modules.field.init(flow_key, gaussian.loc, jnp.zeros(()), context)

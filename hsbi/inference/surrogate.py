@@ -6,6 +6,7 @@ they help: every parameter that is fitted for nothing costs accuracy in the post
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from hsbi.inference.features import ParameterFeatures
 from hsbi.inference.linear import Linear, fit_linear
 from hsbi.model.transforms import ObservationTransform
 from hsbi.networks.fields import MLPField, PointField
-from hsbi.networks.mlp import ResidualMLP, compress
+from hsbi.networks.mlp import ResidualMLP, apply, compress
 from hsbi.training import FitConfig, Progress, fit, no_progress
 
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
@@ -69,7 +70,7 @@ class _Networks:
 
     def correct(self, weights: Any, features: Array) -> tuple[Array, Array]:
         module = ResidualMLP(self.config.width, self.config.depth, 2 * self.width, zero=True, dtype=self.config.dtype)
-        out = module.apply(weights, compress(features))
+        out = apply(module, weights, compress(features))
         return out[..., : self.width], out[..., self.width :]
 
     def initial_correction(self, key: Array, features: Array) -> Any:
@@ -85,7 +86,7 @@ class _Networks:
 
     def velocity(self, weights: Any, features: Array):
         def velocity(x: Array, t: Array) -> Array:
-            return gaussian_velocity(x, t) + self.field.apply(weights, x, t, compress(features))
+            return gaussian_velocity(x, t) + apply(self.field, weights, x, t, compress(features))
 
         return velocity
 
@@ -186,14 +187,8 @@ class Surrogate:
             return density + jacobian
         velocity = self.networks.velocity(self.flow, self._flow_features(features))
         points = self._flow_points(residual)
-        if self.shape.points == 1:
-            return log_prob(velocity, points, num_steps=num_steps, key=key) + jacobian
-        flat = points.reshape(points.shape[0], -1)
-
-        def flat_velocity(x: Array, t: Array) -> Array:
-            return velocity(x.reshape(points.shape), t).reshape(x.shape)
-
-        return log_prob(flat_velocity, flat, num_steps=num_steps, key=key) + jacobian
+        event_ndim = 1 if self.shape.points == 1 else 2
+        return log_prob(velocity, points, num_steps=num_steps, key=key, event_ndim=event_ndim) + jacobian
 
     def _flow_features(self, features: Array) -> Array:
         return features if self.shape.points > 1 else features[..., 0, :]
@@ -258,19 +253,15 @@ def _merge(array: Array) -> Array:
 
 def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> bool:
     """Say whether trained weights beat the weights they started from on simulations held out."""
-    gain, weights = _gains(stage, before, after, data)
-    gain, weights = np.asarray(gain), np.asarray(weights)
+    gain, weights = np.asarray(_gains(stage, before, after, data)), np.asarray(data["held_out"].weights)
     mean = np.sum(weights * gain) / np.sum(weights)
     error = np.sqrt(np.sum((weights * (gain - mean)) ** 2)) / np.sum(weights)
     return bool(mean > _MIN_GAIN * error)
 
 
-def _gains(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> tuple[Array, Array]:
-    @jax.jit
-    def gains(before: Any, after: Any, data: Any) -> Array:
-        return stage.per_row(before, data) - stage.per_row(after, data)
-
-    return gains(before, after, data), data["held_out"].weights
+@functools.partial(jax.jit, static_argnames="stage")
+def _gains(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> Array:
+    return stage.per_row(before, data) - stage.per_row(after, data)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

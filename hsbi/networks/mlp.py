@@ -1,5 +1,7 @@
 """A residual multilayer perceptron, the workhorse of heads, fields and encoders."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -71,3 +73,8 @@ def broadcast_features(parts: list[Array], lead: tuple[int, ...]) -> Array:
         return jnp.broadcast_to(part, (*lead, part.shape[-1]))
 
     return jnp.concatenate([fit(part) for part in parts], axis=-1)
+
+
+def apply(module: nn.Module, weights: Any, *args: Any, method: str | None = None) -> Any:
+    """Run a module, or one of its methods, with the given weights; the only way networks are run."""
+    return module.apply(weights, *args, method=method)
