@@ -1,6 +1,7 @@
 """The Python blocks of the README and of the docs pages run as printed, in order, with training left out."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ def simulate_city(key: jax.Array, beta0: jax.Array, amplitude: jax.Array, weeks:
     return level + 0.1 * jax.random.normal(key, weeks.shape)
 
 
+@pytest.fixture
+def quick_compilation() -> Iterator[None]:
+    """Leave optimizations of compiled code out: it runs for a moment only."""
+    before = jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HSBI_NO_PROGRESS", "1")

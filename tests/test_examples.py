@@ -29,7 +29,8 @@ def test_example_runs(script: Path, tmp_path: Path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "MPLBACKEND": "Agg"},
+        # Compiling takes most of the time of a run this small.
+        env={**os.environ, "MPLBACKEND": "Agg", "HSBI_NO_PROGRESS": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         check=False,
     )
     assert done.returncode == 0, done.stderr
