@@ -1,6 +1,7 @@
 """Location-scale regression against the theory of maximum likelihood."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -106,12 +107,12 @@ def test_scales_over_many_decades_are_found():
     bound = stats.norm.isf(FALSE_ALARM / 8)
     scale_error = np.sqrt(np.diag(np.linalg.inv(2 * design.T @ design)))
     location_error = np.sqrt(np.diag(np.linalg.inv(design.T @ (design * np.exp(-14.0 * features)))))
-    assert np.all(np.abs(found.log_scale[:, 0] - [7.0, 0.0]) < bound * scale_error)
-    assert np.all(np.abs(found.location[:, 0] - [1.0, 0.0]) < bound * location_error)
+    assert np.all(np.abs(np.asarray(found.log_scale)[:, 0] - [7.0, 0.0]) < bound * scale_error)
+    assert np.all(np.abs(np.asarray(found.location)[:, 0] - [1.0, 0.0]) < bound * location_error)
 
 
 def test_predict_by_hand():
-    linear = Linear(np.array([[2.0], [-1.0], [0.5]]), np.array([[0.0], [1.0], [-2.0]]))
-    location, log_scale = linear.predict(np.array([[[1.0, 2.0]], [[0.0, -1.0]]]))
+    linear = Linear(jnp.asarray([[2.0], [-1.0], [0.5]]), jnp.asarray([[0.0], [1.0], [-2.0]]))
+    location, log_scale = linear.predict(jnp.asarray([[[1.0, 2.0]], [[0.0, -1.0]]]))
     np.testing.assert_allclose(location, [[[0.5]], [[1.5]]])
     np.testing.assert_allclose(log_scale, [[[0.0]], [[-3.0]]])
