@@ -44,7 +44,7 @@ def simulate_city(key: jax.Array, beta0: jax.Array, amplitude: jax.Array, weeks:
 @pytest.fixture
 def quick_compilation() -> Iterator[None]:
     """Leave optimizations of compiled code out: it runs for a moment only."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
