@@ -21,6 +21,7 @@ from hsbi.model.draws import draw_latents
 from hsbi.model.program import Program
 from hsbi.model.trace import bind_arguments
 from tests.model.programs import ERRORS, NUM_SCHOOLS, schools_program
+from tests.networks.weights import quick
 from tests.tokens.structures import CASES, structure_of
 
 # The chance that correct code fails any one of these tests.
@@ -71,7 +72,7 @@ def test_schools_are_standardized_by_their_prior():
 def test_encode_is_standardized_and_undone_by_decode():
     program, coordinates = schools()
     values = draw_latents(program, jax.random.key(1), NUM_DRAWS)
-    latents = jax.jit(jax.vmap(functools.partial(coordinates.encode, program)))(values)
+    latents = quick(jax.vmap(functools.partial(coordinates.encode, program)))(values)
     assert latents.globals.shape == (NUM_DRAWS, 2)
     assert latents.locals.shape == (NUM_DRAWS, NUM_SCHOOLS, 1)
     # Fresh draws and those that were standardized by err independently; pi / 2 is the largest factor of a median.
@@ -79,7 +80,7 @@ def test_encode_is_standardized_and_undone_by_decode():
     np.testing.assert_allclose(np.median(latents.globals, axis=0), np.zeros(2), atol=error)
     quantiles = np.quantile(latents.globals, stats.norm.cdf([-1, 1]), axis=0)
     np.testing.assert_allclose((quantiles[1] - quantiles[0]) / 2, np.ones(2), atol=2 * error)
-    again = jax.jit(jax.vmap(functools.partial(coordinates.decode, program)))(latents)
+    again = quick(jax.vmap(functools.partial(coordinates.decode, program)))(latents)
     usable = np.asarray(values["tau"]) < 1e3
     for name, value in values.items():
         scale = np.maximum(1.0, np.asarray(values["tau"])[usable])
@@ -87,14 +88,13 @@ def test_encode_is_standardized_and_undone_by_decode():
         np.testing.assert_allclose(again[name][usable] / scale, value[usable] / scale, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["correlations", "simplex"])
-def test_decode_undoes_encode_on_constrained_supports(name):
-    program = program_of(name)
+def test_decode_undoes_encode_on_the_simplex():
+    program = program_of("simplex")
     coordinates = fit_coordinates(program, jax.random.key(0))
     values = draw_latents(program, jax.random.key(1), 5)
     there = jax.vmap(functools.partial(coordinates.encode, program))
     back = jax.vmap(functools.partial(coordinates.decode, program))
-    again = jax.jit(lambda values: back(there(values)))(values)
+    again = quick(lambda values: back(there(values)))(values)
     assert set(again) == set(values)
     for site, value in values.items():
         np.testing.assert_allclose(again[site], value, rtol=1e-3, atol=1e-3)

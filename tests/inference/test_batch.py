@@ -13,6 +13,7 @@ from hsbi.inference.features import fit_features
 from hsbi.model.program import take_sites
 from tests.inference.linear_gaussian import school_coordinates, school_design, school_surrogate, transform
 from tests.model.programs import EFFECTS, ERRORS, NUM_SCHOOLS, schools_program
+from tests.networks.weights import quick
 
 SETS = 40
 # What the location gains per unit of the covariate, with hardly any noise: an observation tells theta and covariate.
@@ -28,7 +29,7 @@ def drawn(low, high):
         surrogates=(school_surrogate(SHIFT, QUIET),),
         design=school_design(ERRORS),
     )
-    return jax.jit(lambda key: source.draw(key, SETS))(jax.random.key(0))
+    return quick(lambda key: source.draw(key, SETS))(jax.random.key(0))
 
 
 RANGES = [(3, 6), (NUM_SCHOOLS, NUM_SCHOOLS), (5, 11)]
@@ -80,7 +81,7 @@ def test_coordinates_are_relative_to_the_chosen_sites():
     coordinates = school_coordinates()
     latents = jax.tree.map(lambda array: array[0], batch.latents)
     program = take_sites(schools_program(), np.asarray(batch.index[0]))
-    again = coordinates.encode(program, coordinates.decode(program, latents))
+    again = quick(lambda latents: coordinates.encode(program, coordinates.decode(program, latents)))(latents)
     np.testing.assert_allclose(again.locals, latents.locals, rtol=1e-3, atol=1e-3)
 
 
@@ -136,7 +137,8 @@ def test_views_tell_single_observations_from_sets():
     view = make_view()
     observed = view.observe(data, design)
     np.testing.assert_allclose(observed.values["y"][:, :, 0, 0], (data["y"] - 3.0) / 8.0, rtol=1e-5)
-    features = view.features(observed)
+    show = quick(lambda data, design: view.features(view.observe(data, design)))
+    features = show(data, design)
     # Covariate and its logarithm, then x.
     assert features.static.shape == (NUM_SCHOOLS, 4)
     assert [tokens.values.shape[:2] for tokens in features.sets] == [(NUM_SCHOOLS, 3), (NUM_SCHOOLS, 4)]
@@ -144,9 +146,7 @@ def test_views_tell_single_observations_from_sets():
     np.testing.assert_allclose(features.sets[1].values[:, :, 1:], view.inputs["f"].of_inputs(inputs)[:, 0], atol=1e-6)
     assert all(bool(jnp.all(tokens.mask)) for tokens in features.sets)
     order = np.array([3, 1, 0, 2, 7, 6, 5, 4])
-    permuted = view.features(
-        view.observe({name: value[order] for name, value in data.items()}, jax.tree.map(lambda a: a[order], design))
-    )
+    permuted = show({name: value[order] for name, value in data.items()}, jax.tree.map(lambda a: a[order], design))
     np.testing.assert_allclose(permuted.static, features.static[order], atol=1e-6)
 
 
