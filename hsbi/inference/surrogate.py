@@ -7,6 +7,7 @@ they help: every parameter that is fitted for nothing costs accuracy in the post
 
 import dataclasses
 import functools
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,8 @@ _CORRECTION = FitConfig(num_steps=4000, epoch_steps=100, patience=8, weight_deca
 _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
 # A network is kept if it improves the held-out loss by more than this many standard errors of the improvement.
 _MIN_GAIN = 2.0
+# With fewer rows held out that standard error means nothing.
+_MIN_HELD_OUT = 8
 # Validation of a flow repeats each held-out row with this many fixed times and noises.
 _VALIDATION_REPEATS = 8
 
@@ -210,10 +213,14 @@ def fit_surrogate(
 
     Returns:
         The surrogate, and the losses by epoch of what was trained.
+
+    Raises:
+        ValueError: If no simulation is usable.
     """
     order_key, init_key, correct_key, field_key, flow_key, noise_key = jax.random.split(key, 6)
     shape, networks = surrogate.shape, surrogate.networks
     config = networks.config
+    rows = _drop_failed(rows, shape.name)
     order = jax.random.permutation(order_key, rows.values.shape[0])
     num_held_out = max(1, int(config.held_out * order.shape[0]))
     held_out, kept = rows.take(order[:num_held_out]), rows.take(order[num_held_out:])
@@ -240,6 +247,22 @@ def fit_surrogate(
     return surrogate, losses
 
 
+def _drop_failed(rows: Rows, name: str) -> Rows:
+    """Leave out simulations that are not finite, or lie outside the observation's support."""
+    usable = np.all(np.isfinite(rows.values), axis=(1, 2)) & np.all(np.isfinite(rows.features), axis=(1, 2))
+    failed = usable.size - np.count_nonzero(usable)
+    if failed == 0:
+        return rows
+    if failed == usable.size:
+        raise ValueError(f"No simulation of {name!r} is finite and within its support. Check the simulator.")
+    warnings.warn(
+        f"{failed} of {usable.size} simulations of {name!r} are not finite or lie outside its support and are left "
+        "out. The posterior is then that of a simulator that does not fail.",
+        stacklevel=3,
+    )
+    return rows.take(jnp.asarray(np.flatnonzero(usable)))
+
+
 @jax.jit
 def _solve(rows: Rows) -> Linear:
     num_points = rows.values.shape[1]
@@ -254,6 +277,8 @@ def _merge(array: Array) -> Array:
 def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> bool:
     """Say whether trained weights beat the weights they started from on simulations held out."""
     gain, weights = np.asarray(_gains(stage, before, after, data)), np.asarray(data["held_out"].weights)
+    if gain.size < _MIN_HELD_OUT:
+        return False
     mean = np.sum(weights * gain) / np.sum(weights)
     error = np.sqrt(np.sum((weights * (gain - mean)) ** 2)) / np.sum(weights)
     return bool(mean > _MIN_GAIN * error)

@@ -12,7 +12,7 @@ from scipy import stats
 from hsbi.inference.arrays import ObservationShape
 from hsbi.inference.features import ParameterFeatures
 from hsbi.inference.linear import Linear
-from hsbi.inference.surrogate import Rows, Surrogate, fit_surrogate
+from hsbi.inference.surrogate import Rows, Surrogate, _drop_failed, _helps, fit_surrogate
 from tests.inference.linear_gaussian import TINY, identity, transform
 from tests.networks.weights import quick, random_weights
 
@@ -194,6 +194,30 @@ def test_bimodal_residuals_keep_their_flow():
     normal = dataclasses.replace(fitted, flow=None)
     gain = np.asarray(fitted.log_prob(fresh.features, fresh.values) - normal.log_prob(fresh.features, fresh.values))
     assert gain.mean() > stats.norm.isf(FALSE_ALARM) * gain.std() / np.sqrt(NUM_ROWS)
+
+
+def test_failed_simulations_are_left_out():
+    data = simulations(lambda rng, shape: rng.normal(size=shape), 0)
+    broken = data._replace(values=data.values.at[jnp.asarray([5, 9])].set(jnp.nan).at[11].set(jnp.inf))
+    with pytest.warns(UserWarning, match="3 of 1600 simulations of 'y' are not finite"):
+        found = _drop_failed(broken, "y")
+    whole = data.take(jnp.asarray(np.delete(np.arange(NUM_ROWS), [5, 9, 11])))
+    jax.tree.map(np.testing.assert_array_equal, found, whole)
+    assert _drop_failed(data, "y") is data
+
+
+def test_simulations_that_all_failed_are_refused():
+    data = simulations(lambda rng, shape: rng.normal(size=shape), 0)
+    with pytest.raises(ValueError, match="No simulation of 'y' is finite"):
+        fit_surrogate(jax.random.key(0), make_surrogate(), data._replace(values=data.values * jnp.nan))
+
+
+def test_a_few_held_out_rows_keep_no_network(monkeypatch):
+    """However large the gain: the standard error of a few rows means nothing."""
+    for number, kept in ((7, False), (8, True)):
+        monkeypatch.setattr("hsbi.inference.surrogate._gains", lambda *_, n=number: np.linspace(1.0, 1.1, n))
+        rows_held_out = Rows(np.zeros((number, 1, 1)), np.zeros((number, 1, 1)), np.ones(number))
+        assert _helps(None, None, None, {"held_out": rows_held_out}) is kept
 
 
 def test_a_bent_location_keeps_its_correction():
