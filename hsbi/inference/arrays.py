@@ -18,6 +18,7 @@ from hsbi.model.execution import Visit, execute, stand_in
 from hsbi.model.program import Program
 from hsbi.model.structure import Structure
 from hsbi.model.transforms import Standardizer, fit_standardizer
+from hsbi.training import jit
 
 # Prior draws that standardize coordinates: the error of a robust scale is then about one percent.
 _NUM_PRIOR_DRAWS = 4096
@@ -91,7 +92,7 @@ def fit_coordinates(program: Program, key: Array) -> Coordinates:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("num_draws", "sizes"))
+@functools.partial(jit, static_argnames=("num_draws", "sizes"))
 def _draw_coordinates(
     program: Program, key: Array, num_draws: int, sizes: tuple[tuple[str, str, int], ...]
 ) -> tuple[Latents, Array]:

@@ -23,7 +23,7 @@ from hsbi.model.structure import Structure
 from hsbi.model.trace import restore
 from hsbi.results import summary_table, to_arviz
 from hsbi.simulation.ledger import Ledger
-from hsbi.training import Progress, no_progress, show_progress
+from hsbi.training import Progress, jit, no_progress, show_progress
 
 # Data are called far outside when they leave the simulated range by more than this fraction of its width.
 _MARGIN = 0.5
@@ -66,11 +66,20 @@ class Inference:
         self._drawn: tuple[Program, dict[str, Array], Array] | None = None
 
     def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Any:
-        """Spend the budget of simulations."""
-        raise NotImplementedError
+        """Spend the budget of simulations at draws from the prior; a second call starts over with a new ledger.
+
+        Args:
+            rng_key: A random key.
+            *args: The model's arguments; data among them may be None.
+            **kwargs: The model's keyword arguments.
+        """
+        return self._simulate(rng_key, self._bind(args, kwargs))
 
     def fit(self, rng_key: Array) -> None:
         """Train on the simulations."""
+        raise NotImplementedError
+
+    def _simulate(self, key: Array, program: Program) -> Any:
         raise NotImplementedError
 
     def run(self, rng_key: Array, *args: Any, **kwargs: Any) -> None:
@@ -82,11 +91,12 @@ class Inference:
             **kwargs: The model's keyword arguments.
         """
         simulate_key, fit_key, sample_key = jax.random.split(rng_key, 3)
+        program = self._bind(args, kwargs)
         # Before any simulation is paid for: the data must be there and usable.
-        self._read_data(self._bind(args, kwargs))
-        self.simulate(simulate_key, *args, **kwargs)
+        self._read_data(program)
+        self._simulate(simulate_key, program)
         self.fit(fit_key)
-        self.sample(sample_key, *args, **kwargs)
+        self._sample(sample_key, program, self.num_samples)
 
     def sample(self, rng_key: Array, *args: Any, num_samples: int | None = None, **kwargs: Any) -> dict[str, Array]:
         """Draw from the trained posterior given data, without training again.
@@ -100,18 +110,21 @@ class Inference:
         Returns:
             Draws by site as NumPyro's `get_samples` gives them, deterministic sites included.
         """
+        self._trained()
+        self._sample(rng_key, self._bind(args, kwargs), num_samples or self.num_samples)
+        return self.get_samples()
+
+    def _sample(self, key: Array, program: Program, num_samples: int) -> None:
         posterior = self._trained()
-        program = self._bind(args, kwargs)
         self._check_structure(program.structure)
         data = self._read_data(program)
         started = time.perf_counter()
         observed = posterior.view.observe(data, read_design(program))
         self._warn_of_strange_data(program.structure, data)
-        values = _sample(posterior, program, observed, rng_key, num_samples or self.num_samples)
+        values = _sample(posterior, program, observed, key, num_samples)
         jax.block_until_ready(values)
         self.timings["sample"] = time.perf_counter() - started
-        self._drawn = (program, values, jax.random.fold_in(rng_key, 1))
-        return self.get_samples()
+        self._drawn = (program, values, jax.random.fold_in(key, 1))
 
     def get_samples(self, group_by_chain: bool = False) -> dict[str, Array]:
         """Give the draws of the last `run` or `sample`.
@@ -246,6 +259,12 @@ class Inference:
     def _site_range(self, structure: Structure) -> tuple[int, int]:
         return self.num_sites or (structure.num_sites, structure.num_sites)
 
+    def _note_range(self, name: str, simulated: Array) -> None:
+        finite = np.asarray(simulated, float)
+        finite = finite[np.isfinite(finite)]
+        if finite.size:
+            self._ranges[name] = (finite.min(), finite.max())
+
     def _warn_of_strange_data(self, structure: Structure, data: Mapping[str, Array]) -> None:
         for name, (low, high) in self._ranges.items():
             value = np.asarray(data[name], float)
@@ -281,7 +300,7 @@ def _covariates(program: Program) -> dict[str, np.ndarray] | None:
     return found or None
 
 
-@functools.partial(jax.jit, static_argnames="num_draws")
+@functools.partial(jit, static_argnames="num_draws")
 def _sample(
     posterior: Posterior | JointPosterior, program: Program, observed: Observed, key: Array, num_draws: int
 ) -> dict[str, Array]:
@@ -294,7 +313,7 @@ def _sample(
     return jax.vmap(finish)(latents)
 
 
-@jax.jit
+@jit
 def _predict(
     surrogates: tuple[Any, ...], program: Program, design: Design, values: dict[str, Array], key: Array
 ) -> dict[str, Array]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from hsbi.inference.arrays import (
@@ -20,9 +19,11 @@ from hsbi.inference.batch import Batch, Observed, Stored, View
 from hsbi.inference.features import fit_features
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior, fit_posterior
+from hsbi.model.program import Program
 from hsbi.model.simulate import calls_per_site, simulate_all
 from hsbi.model.transforms import observation_transform
-from hsbi.training import Progress
+from hsbi.simulation.ledger import Ledger
+from hsbi.training import Progress, jit
 
 _HELD_OUT = 0.1
 
@@ -64,18 +65,9 @@ class Direct(Inference):
         self.posterior_config = posterior_config or FactorizedConfig()
         self.simulations: tuple[dict[str, Array], dict[str, Array]] | None = None
 
-    def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Simulate whole data sets at draws from the prior, until the budget is spent.
-
-        Args:
-            rng_key: A random key.
-            *args: The model's arguments; data among them may be None.
-            **kwargs: The model's keyword arguments.
-
-        Returns:
-            Latents and observations, data sets first, then the canonical layout.
-        """
-        program = self._bind(args, kwargs)
+    def _simulate(self, key: Array, program: Program) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Simulate whole data sets until the budget is spent; gives latents and observations, data sets first."""
+        self.ledger = Ledger({"simulate": self.num_simulations})
         per_set = program.num_sites * calls_per_site(program)
         num_sets = self.num_simulations // per_set
         if num_sets < 2:
@@ -86,7 +78,7 @@ class Direct(Inference):
         started = time.perf_counter()
         bar = self._progress("simulations", num_sets)
         self.simulations = simulate_all(
-            program, rng_key, num_sets, ledger=self.ledger, progress=lambda done, total: bar.update(done)
+            program, key, num_sets, ledger=self.ledger, progress=lambda done, total: bar.update(done)
         )
         bar.close()
         self._program = program
@@ -108,8 +100,7 @@ class Direct(Inference):
         coordinates, design = fit_coordinates(program, prior_key), read_design(program)
         shapes, supports = observation_shapes(program.structure), observation_supports(program)
         for shape in shapes:
-            raw = np.asarray(observations[shape.name], float)
-            self._ranges[shape.name] = (np.min(raw), np.max(raw))
+            self._note_range(shape.name, observations[shape.name])
         view = View(
             shapes=shapes,
             covariates=fit_features((), design.covariates, None),
@@ -126,7 +117,7 @@ class Direct(Inference):
             observed: Observed = view.observe(data, design)
             return Batch(jnp.arange(program.num_sites), coordinates.encode(program, values), observed)
 
-        batch = jax.jit(jax.vmap(one))(values, observations)
+        batch = jit(jax.vmap(one))(values, observations)
         num_held_out = max(1, int(_HELD_OUT * batch.index.shape[0]))
         held_out = jax.tree.map(lambda array: array[:num_held_out], batch)
         source = Stored(batch=jax.tree.map(lambda array: array[num_held_out:], batch))

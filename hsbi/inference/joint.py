@@ -17,10 +17,12 @@ from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View
 from hsbi.model.program import Program
 from hsbi.model.structure import Structure
 from hsbi.networks.embedding import JointField, TokenEmbedding
-from hsbi.networks.mlp import apply
-from hsbi.tokens import Layout, Tokens, make_layout, pack, unpack
-from hsbi.training import FitConfig, Progress, fit, no_progress
+from hsbi.networks.mlp import apply, compress
+from hsbi.tokens import Layout, Tokens, Variable, make_layout, pack, unpack
+from hsbi.training import FitConfig, Progress, fit, jit, no_progress
 
+# Covariates make one more token per site, under a name that no NumPyro site has.
+_COVARIATES = "(covariates)"
 _FIT = FitConfig(num_steps=20_000, epoch_steps=100, learning_rate=1e-4, patience=20)
 
 
@@ -78,6 +80,17 @@ class JointPosterior:
     ) -> "JointPosterior":
         """Make a posterior without weights."""
         layout = dataclasses.replace(make_layout(structure), num_sites=num_sites)
+        num_covariates = view.covariates.scaling.loc.shape[0]
+        if num_covariates:
+            own = Variable(
+                name=_COVARIATES,
+                level="observation",
+                id=len(layout.variables),
+                rows=1,
+                size=num_covariates,
+                width=layout.width,
+            )
+            layout = dataclasses.replace(layout, variables=(*layout.variables, own))
         return cls(config=config, layout=layout, coordinates=coordinates, view=view)
 
     @property
@@ -133,6 +146,8 @@ class JointPosterior:
         values: dict[str, Array] = {}
         for name, own in split(self.coordinates.sizes, latents).items():
             values[name] = own[..., None, :]
+        covariates = compress(self.view.covariates(observed.design.covariates))
+        values[_COVARIATES] = covariates[:, None, :]
         inputs: dict[str, Array] = {}
         for shape in self.view.shapes:
             values[shape.name] = observed.values[shape.name].reshape(num_sites, shape.num_tokens, shape.width)
@@ -229,7 +244,7 @@ def fit_joint(
     return dataclasses.replace(posterior, weights=result.params), {"flow": result.losses}
 
 
-@jax.jit
+@jit
 def _initialize(posterior: JointPosterior, key: Array, batch: Batch) -> Any:
     tokens = posterior.batch_tokens(batch)
     layout = posterior.layout

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from hsbi.inference.arrays import (
@@ -25,7 +24,8 @@ from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surro
 from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites
 from hsbi.model.transforms import observation_transform
-from hsbi.training import Progress
+from hsbi.simulation.ledger import Ledger
+from hsbi.training import Progress, jit
 
 # Sites held out for validation in all, and bounds on the number of data sets they make.
 _HELD_OUT_SITES, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 128, 1024
@@ -81,16 +81,10 @@ class LF(Inference):
         self.simulations: Simulations | None = None
         self.surrogate: dict[str, Surrogate] = {}
 
-    def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Simulations:
-        """Simulate one site at a time at draws from the prior, until the budget is spent.
-
-        Args:
-            rng_key: A random key.
-            *args: The model's arguments; data among them may be None.
-            **kwargs: The model's keyword arguments.
-        """
-        program = self._bind(args, kwargs)
+    def _simulate(self, key: Array, program: Program) -> Simulations:
+        """Simulate one site at a time until the budget is spent."""
         self._check_range(program)
+        self.ledger = Ledger({"simulate": self.num_simulations})
         started = time.perf_counter()
         calls = calls_per_site(program)
         if calls > self.num_simulations:
@@ -100,7 +94,7 @@ class LF(Inference):
         bar = self._progress("simulations", self.num_simulations // calls)
         self.simulations = simulate_sites(
             program,
-            rng_key,
+            key,
             self.num_simulations // calls,
             ledger=self.ledger,
             progress=lambda done, total: bar.update(done),
@@ -151,7 +145,7 @@ class LF(Inference):
             features = fit_features(names, parameters, inputs)
             raw = simulations.observations[shape.name]
             values = raw.reshape(-1, shape.replicates, shape.points, shape.width)
-            self._ranges[shape.name] = (np.min(np.asarray(raw, float)), np.max(np.asarray(raw, float)))
+            self._note_range(shape.name, raw)
             transform = observation_transform(supports[shape.name], values.reshape(-1, shape.width))
             surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform)
             seen = surrogate.prepare(parameters, None if inputs is None else inputs[simulations.index])
@@ -159,6 +153,7 @@ class LF(Inference):
                 seen.reshape(-1, shape.points, seen.shape[-1]),
                 transform.encode(noise_key, values).reshape(-1, shape.points, shape.width),
                 jnp.repeat(features.weights(features(parameters)), shape.replicates),
+                jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
             )
             surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress)
             surrogates.append(surrogate)
@@ -220,4 +215,4 @@ def make_view(surrogates: Sequence[Surrogate], design: Design) -> View:
     )
 
 
-_draw = jax.jit(lambda source, key, num_sets: source.draw(key, num_sets), static_argnums=2)
+_draw = jit(lambda source, key, num_sets: source.draw(key, num_sets), static_argnums=2)

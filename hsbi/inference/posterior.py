@@ -23,12 +23,14 @@ from hsbi.model.program import Program
 from hsbi.networks.densities import GlobalNet, LocalNet
 from hsbi.networks.encoders import SiteFeatures
 from hsbi.networks.fields import MLPField
-from hsbi.networks.heads import Gaussian, color, negative_log_density, whiten
+from hsbi.networks.heads import Gaussian, color, robust_loss, whiten
 from hsbi.networks.mlp import apply, compress
-from hsbi.training import FitConfig, Progress, fit, no_progress
+from hsbi.training import FitConfig, Progress, fit, jit, no_progress
 
 _HEAD = FitConfig(num_steps=4000, epoch_steps=250, patience=6)
 _FLOW = FitConfig(num_steps=2000, epoch_steps=250, patience=4)
+# Residuals beyond this many scales do not steer training: the far tails of a heavy-tailed prior would drown the rest.
+_MAX_RESIDUAL = 10.0
 # Site rows held in memory at once while drawing locals.
 _MAX_ROWS = 2**15
 
@@ -283,7 +285,8 @@ class _Head:
 
     def _of_task(self, params: Any, task: Task, data: Training) -> Array:
         _, gaussian = _apply(data.posterior.level(self.level), params, task)
-        return jnp.sum(negative_log_density(gaussian, task.target) * task.mask) / jnp.sum(task.mask)
+        losses = robust_loss(gaussian, task.target, _MAX_RESIDUAL)
+        return jnp.sum(losses * task.mask) / jnp.sum(task.mask)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,8 +309,9 @@ class _Flow:
         context, gaussian = _apply(level, data.head, task)
         residual = whiten(gaussian, task.target)
         rows = residual.reshape(-1, level.dim)
+        mask = task.mask.reshape(-1) * jnp.all(jnp.abs(rows) < _MAX_RESIDUAL, axis=-1)
         velocity = level.velocity(params, context.reshape(rows.shape[0], -1))
-        return flow_matching_loss(key, velocity, rows, mask=task.mask.reshape(-1)).mean
+        return flow_matching_loss(key, velocity, rows, mask=mask).mean
 
 
 def _apply(level: _Level, params: Any, task: Task) -> tuple[Array, Gaussian]:
@@ -377,12 +381,12 @@ def fit_posterior(
     return fitted, losses
 
 
-@functools.partial(jax.jit, static_argnames="level")
+@functools.partial(jit, static_argnames="level")
 def _make_task(program: Program, posterior: Posterior, batch: Batch, level: str) -> Task:
     return posterior.task(program, batch, level)
 
 
-@functools.partial(jax.jit, static_argnames="modules")
+@functools.partial(jit, static_argnames="modules")
 def _initialize(modules: _Level, key: Array, task: Task) -> tuple[Any, Any]:
     head_key, flow_key = jax.random.split(key)
     extra = () if task.relative is None else (task.relative,)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from hsbi.flow import flow_matching_loss, gaussian_velocity, integrate, log_prob
 from hsbi.inference.arrays import ObservationShape
@@ -22,7 +23,7 @@ from hsbi.inference.linear import Linear, fit_linear
 from hsbi.model.transforms import ObservationTransform
 from hsbi.networks.fields import MLPField, PointField
 from hsbi.networks.mlp import ResidualMLP, apply, compress
-from hsbi.training import FitConfig, Progress, fit, no_progress
+from hsbi.training import FitConfig, Progress, fit, jit, no_progress
 
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -9.0, 9.0
@@ -101,15 +102,17 @@ class Rows(NamedTuple):
         features: `[rows, points, F]`.
         values: Standardized observations, `[rows, points, width]`.
         weights: `[rows]`.
+        simulation: The simulation that each row is a replicate of, `[rows]`.
     """
 
     features: Array
     values: Array
     weights: Array
+    simulation: Array
 
-    def take(self, index: Array) -> "Rows":
+    def take(self, index: ArrayLike) -> "Rows":
         """Select rows."""
-        return Rows(self.features[index], self.values[index], self.weights[index])
+        return jax.tree.map(lambda array: array[index], self)
 
 
 @jax.tree_util.register_dataclass
@@ -217,18 +220,16 @@ def fit_surrogate(
     Raises:
         ValueError: If no simulation is usable.
     """
-    order_key, init_key, correct_key, field_key, flow_key, noise_key = jax.random.split(key, 6)
+    order_key, init_key, correct_key, flow_key, noise_key = jax.random.split(key, 5)
     shape, networks = surrogate.shape, surrogate.networks
     config = networks.config
     rows = _drop_failed(rows, shape.name)
-    order = jax.random.permutation(order_key, rows.values.shape[0])
-    num_held_out = max(1, int(config.held_out * order.shape[0]))
-    held_out, kept = rows.take(order[:num_held_out]), rows.take(order[num_held_out:])
+    held_out, kept = _hold_out(order_key, rows, config.held_out)
     surrogate = dataclasses.replace(surrogate, linear=_solve(kept))
     losses: dict[str, np.ndarray] = {}
     data = {"train": kept, "held_out": held_out, "surrogate": surrogate, "key": noise_key}
 
-    start = networks.initial_correction(init_key, rows.features[:1])
+    start, start_flow = _initialize(networks, init_key, rows.take(jnp.arange(1)))
     stage = _Correction(batch_size=config.batch_size)
     name = f"surrogate of {shape.name}"
     result = fit(correct_key, start, stage, data, config.correction, name=f"{name}: location, scale", progress=progress)
@@ -237,14 +238,21 @@ def fit_surrogate(
         surrogate = dataclasses.replace(surrogate, correction=result.params)
         data["surrogate"] = surrogate
 
-    points = surrogate._flow_points(rows.values[:1])
-    start = networks.field.init(field_key, points, jnp.zeros(1), surrogate._flow_features(rows.features[:1]))
     stage = _Flow(batch_size=config.batch_size)
-    result = fit(flow_key, start, stage, data, config.flow, name=f"{name}: flow", progress=progress)
+    result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", progress=progress)
     losses["flow"] = result.losses
-    if _helps(stage, start, result.params, data):
+    if _helps(stage, start_flow, result.params, data):
         surrogate = dataclasses.replace(surrogate, flow=result.params)
     return surrogate, losses
+
+
+def _hold_out(key: Array, rows: Rows, fraction: float) -> tuple[Rows, Rows]:
+    """Hold out whole simulations: replicates of one share its parameters, and must not be on both sides."""
+    simulations = np.unique(np.asarray(rows.simulation))
+    order = np.asarray(jax.random.permutation(key, simulations.size))
+    chosen = simulations[order[: max(1, int(fraction * simulations.size))]]
+    is_held_out = np.isin(np.asarray(rows.simulation), chosen)
+    return rows.take(np.flatnonzero(is_held_out)), rows.take(np.flatnonzero(~is_held_out))
 
 
 def _drop_failed(rows: Rows, name: str) -> Rows:
@@ -263,11 +271,19 @@ def _drop_failed(rows: Rows, name: str) -> Rows:
     return rows.take(jnp.asarray(np.flatnonzero(usable)))
 
 
-@jax.jit
+@jit
 def _solve(rows: Rows) -> Linear:
     num_points = rows.values.shape[1]
     weights = jnp.repeat(rows.weights, num_points)
     return fit_linear(_merge(rows.features), _merge(rows.values), weights)
+
+
+@functools.partial(jit, static_argnames="networks")
+def _initialize(networks: _Networks, key: Array, rows: Rows) -> tuple[Any, Any]:
+    correction_key, field_key = jax.random.split(key)
+    values, features = (rows.values, rows.features) if networks.points > 1 else (rows.values[:, 0], rows.features[:, 0])
+    field = networks.field.init(field_key, values, jnp.zeros(1), features)
+    return networks.initial_correction(correction_key, rows.features), field
 
 
 def _merge(array: Array) -> Array:
@@ -284,7 +300,7 @@ def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> 
     return bool(mean > _MIN_GAIN * error)
 
 
-@functools.partial(jax.jit, static_argnames="stage")
+@functools.partial(jit, static_argnames="stage")
 def _gains(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> Array:
     return stage.per_row(before, data) - stage.per_row(after, data)
 

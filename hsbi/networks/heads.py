@@ -49,6 +49,13 @@ def negative_log_density(gaussian: Gaussian, x: Array) -> Array:
     return jnp.sum(0.5 * residual**2 + gaussian.log_scale, axis=-1)
 
 
+def robust_loss(gaussian: Gaussian, x: Array, knee: float) -> Array:
+    """Evaluate `negative_log_density` with residuals beyond a knee counted linearly (Huber), not squared."""
+    residual = jnp.abs(whiten(gaussian, x))
+    bent = jnp.where(residual < knee, 0.5 * residual**2, knee * (residual - 0.5 * knee))
+    return jnp.sum(bent + gaussian.log_scale, axis=-1)
+
+
 class GaussianHead(nn.Module):
     """Predict location and scale: a linear map and a nonlinear correction, both starting at zero.
 

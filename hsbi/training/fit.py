@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from hsbi.training.compile import jit
 from hsbi.training.progress import Progress, no_progress
 
 Params = Any
@@ -123,8 +124,7 @@ def fit(
         progress: Called to show progress.
     """
     # The state's buffers are donated, so it must not share any with the caller's weights or with itself.
-    start = jax.tree.map(jnp.array, params)
-    state = _State(start, _optimizer(config).init(start), jax.tree.map(jnp.array, params), jnp.zeros((), jnp.int32))
+    state = jax.tree.map(jnp.array, _start(config, params))
     initial = float(_validate(objective, params, data))
     # Any finite loss beats a start whose loss is unknown.
     best, best_params, waited = (math.inf if math.isnan(initial) else initial), params, 0
@@ -132,8 +132,8 @@ def fit(
     length = config.steps_per_epoch
     bar = progress(name, config.num_epochs * length)
     for epoch in range(config.num_epochs):
-        state, *means = _run_epoch(objective, config, state, jax.random.fold_in(key, epoch), data)
-        train, value = (float(mean) for mean in means)
+        state, mean = _run_epoch(objective, config, state, jax.random.fold_in(key, epoch), data)
+        train, value = float(mean), float(_validate(objective, state.average, data))
         losses.append((train, value))
         if not (math.isfinite(train) and math.isfinite(value)):
             which, got = ("loss", train) if not math.isfinite(train) else ("validation loss", value)
@@ -168,15 +168,18 @@ def _optimizer(config: FitConfig) -> optax.GradientTransformation:
     )
 
 
-@functools.partial(jax.jit, static_argnames="objective")
+@functools.partial(jit, static_argnames="objective")
 def _validate(objective: Objective, params: Params, data: Any) -> Array:
     return objective.validate(params, data)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "config"), donate_argnames="state")
-def _run_epoch(
-    objective: Objective, config: FitConfig, state: _State, key: Array, data: Any
-) -> tuple[_State, Array, Array]:
+@functools.partial(jit, static_argnames="config")
+def _start(config: FitConfig, params: Params) -> _State:
+    return _State(params, _optimizer(config).init(params), params, jnp.zeros((), jnp.int32))
+
+
+@functools.partial(jit, static_argnames=("objective", "config"), donate_argnames="state")
+def _run_epoch(objective: Objective, config: FitConfig, state: _State, key: Array, data: Any) -> tuple[_State, Array]:
     optimizer = _optimizer(config)
 
     def step(state: _State, key: Array) -> tuple[_State, Array]:
@@ -189,4 +192,4 @@ def _run_epoch(
         return _State(params, optimizer_state, average, state.step + 1), loss
 
     state, losses = jax.lax.scan(step, state, jax.random.split(key, config.steps_per_epoch))
-    return state, jnp.mean(losses), objective.validate(state.average, data)
+    return state, jnp.mean(losses)

@@ -159,7 +159,7 @@ def test_padding_changes_nothing(schools):
 def test_log_prob_is_the_density_of_the_draws(schools):
     # Change of variables: the density of a draw is that of its noise over the volume change of the transport.
     noise = draw_noise(1, 8)
-    drawn, program, observed = transport(schools, SIGMA, Y, noise)
+    _, program, observed = transport(schools, SIGMA, Y, noise)
     flat, unflatten = jax.flatten_util.ravel_pytree(jax.tree.map(lambda a: a[0], noise))
     config = dataclasses.replace(schools.posterior.config, num_ode_steps=64)
     fine = dataclasses.replace(schools.posterior, config=config)

@@ -166,7 +166,7 @@ def simulations(residual, seed):
     features = rng.normal(size=(NUM_ROWS, 1, FEATURES)).astype("float32")
     location, log_scale = surrogate.linear.predict(jnp.asarray(features))
     values = np.asarray(location) + np.exp(np.asarray(log_scale)) * residual(rng, (NUM_ROWS, 1, 1))
-    return Rows(jnp.asarray(features), jnp.asarray(values, "float32"), jnp.ones(NUM_ROWS))
+    return Rows(jnp.asarray(features), jnp.asarray(values, "float32"), jnp.ones(NUM_ROWS), jnp.arange(NUM_ROWS))
 
 
 def bimodal(rng, shape):
@@ -216,7 +216,7 @@ def test_a_few_held_out_rows_keep_no_network(monkeypatch):
     """However large the gain: the standard error of a few rows means nothing."""
     for number, kept in ((7, False), (8, True)):
         monkeypatch.setattr("hsbi.inference.surrogate._gains", lambda *_, n=number: np.linspace(1.0, 1.1, n))
-        rows_held_out = Rows(np.zeros((number, 1, 1)), np.zeros((number, 1, 1)), np.ones(number))
+        rows_held_out = Rows(np.zeros((number, 1, 1)), np.zeros((number, 1, 1)), np.ones(number), np.arange(number))
         assert _helps(None, None, None, {"held_out": rows_held_out}) is kept
 
 
@@ -225,6 +225,6 @@ def test_a_bent_location_keeps_its_correction():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(NUM_ROWS, 1, FEATURES)).astype("float32")
     values = np.abs(features[..., :1]) + 0.2 * rng.normal(size=(NUM_ROWS, 1, 1))
-    data = Rows(jnp.asarray(features), jnp.asarray(values, "float32"), jnp.ones(NUM_ROWS))
+    data = Rows(jnp.asarray(features), jnp.asarray(values, "float32"), jnp.ones(NUM_ROWS), jnp.arange(NUM_ROWS))
     fitted, _ = fit_surrogate(jax.random.key(0), surrogate, data)
     assert fitted.correction is not None
