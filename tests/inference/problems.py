@@ -14,11 +14,12 @@ SCHOOLS_SD = np.array([3.318, 3.220, 5.593, 4.674, 5.263, 4.780, 4.658, 4.827, 5
 SURGICAL_DEATHS = jnp.array([0, 18, 8, 46, 8, 13, 9, 31, 14, 8, 29, 24])
 SURGICAL_TRIALS = jnp.array([47, 148, 119, 810, 211, 196, 148, 215, 207, 97, 256, 360])
 # By quadrature: mu, sigma, then b of the twelve hospitals.
-SURGICAL_MEAN = np.array(
-    "-2.5594 0.4462 -3.0224 -2.1617 -2.6155 -2.7819 -2.9778 "
-    "-2.6294 -2.6808 -1.9513 -2.6158 -2.4927 -2.1713 -2.6304".split(),
-    float,
+SURGICAL_GLOBAL_MEANS = (-2.5594, 0.4462)
+SURGICAL_B_MEANS = (
+    *(-3.0224, -2.1617, -2.6155, -2.7819, -2.9778, -2.6294),
+    *(-2.6808, -1.9513, -2.6158, -2.4927, -2.1713, -2.6304),
 )
+SURGICAL_MEAN = np.array([*SURGICAL_GLOBAL_MEANS, *SURGICAL_B_MEANS])
 SURGICAL_SD = np.array(
     [0.1614, 0.1644, 0.4724, 0.2381, 0.2825, 0.1439, 0.2876, 0.2397, 0.2711, 0.2040, 0.2336, 0.2882, 0.1916, 0.1895]
 )
