@@ -87,7 +87,7 @@ def fit_coordinates(program: Program, key: Array) -> Coordinates:
     return Coordinates(
         sizes=sizes,
         globals=fit_standardizer(drawn.globals),
-        locals=fit_standardizer(drawn.locals.reshape(-1, drawn.locals.shape[-1])),
+        locals=fit_standardizer(drawn.locals.reshape(num_draws * program.num_sites, drawn.locals.shape[-1])),
         values=fit_standardizer(values),
     )
 

@@ -17,6 +17,8 @@ from hsbi.model.transforms import ObservationTransform, compress_tails
 from hsbi.networks.encoders import SiteFeatures, TokenSet
 from hsbi.networks.mlp import compress
 
+_MAX_STANDARDIZED = 1e6
+
 
 class Observed(NamedTuple):
     """The observations of a data set, or of many with leading axes.
@@ -67,8 +69,9 @@ class View:
         """Standardize the observations of one data set, given in canonical layout."""
         num_sites = design.covariates.shape[0]
         values = {
-            shape.name: self.transforms[shape.name].center(
-                data[shape.name].reshape(num_sites, shape.replicates, shape.points, shape.width)
+            shape.name: standardize(
+                self.transforms[shape.name],
+                data[shape.name].reshape(num_sites, shape.replicates, shape.points, shape.width),
             )
             for shape in self.shapes
         }
@@ -123,7 +126,9 @@ class Synthetic:
         values = {name: value[0] for name, value in draw_latents(program, prior_key, 1).items()}
         drawn = synthesize(program, self.surrogates, values, design, data_key)
         standardized = {
-            surrogate.shape.name: surrogate.transform.center(surrogate.transform.decode(drawn[surrogate.shape.name]))
+            surrogate.shape.name: standardize(
+                surrogate.transform, surrogate.transform.decode(drawn[surrogate.shape.name])
+            )
             for surrogate in self.surrogates
         }
         observed = Observed(standardized, design, jnp.arange(high) < size)
@@ -141,6 +146,11 @@ class Stored:
         """Draw data sets."""
         rows = jax.random.randint(key, (num_sets,), 0, self.batch.index.shape[0])
         return jax.tree.map(lambda array: array[rows], self.batch)
+
+
+def standardize(transform: ObservationTransform, value: Array) -> Array:
+    """Standardize observations, bounded so that squares of residuals stay finite in float32."""
+    return jnp.clip(transform.center(value), -_MAX_STANDARDIZED, _MAX_STANDARDIZED)
 
 
 def choose_sites(key: Array, available: int, number: int, vary: bool) -> Array:

@@ -10,6 +10,7 @@ from hsbi.inference.arrays import Coordinates, Latents
 from hsbi.inference.batch import Observed, site_features
 from hsbi.inference.surrogate import Surrogate
 from hsbi.model.program import Program
+from hsbi.networks.triangular import cholesky, solve_lower, solve_upper
 
 # Gauss-Newton rounds: one is exact for a straight surrogate, further ones follow its bends.
 _ROUNDS = 2
@@ -34,8 +35,7 @@ class Linearized(NamedTuple):
 
     def color(self, residual: Array) -> Array:
         """Undo `whiten`."""
-        solved = jax.scipy.linalg.solve_triangular(self.factor, residual[..., None], trans=1, lower=True)
-        return self.mean + solved[..., 0]
+        return self.mean + solve_upper(self.factor, residual)
 
     def features(self) -> Array:
         """Give mean and log precision for networks, `[S, 2 d]`."""
@@ -70,7 +70,7 @@ def linearize(
     # Sites do not see each other, so one tangent serves all of them.
     tangents = jnp.broadcast_to(jnp.eye(dim)[:, None, :], (dim, num_sites, dim))
     identity = jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim))
-    mean, precision = jnp.zeros((num_sites, dim)), identity
+    mean, factor = jnp.zeros((num_sites, dim)), identity
     for _ in range(_ROUNDS):
         location, log_scale = predict(mean)
         slopes = jax.vmap(lambda tangent, at=mean: jax.jvp(lambda z: predict(z)[0], (at,), (tangent,))[1])(tangents)
@@ -79,6 +79,6 @@ def linearize(
         residual = jnp.where(known, jnp.nan_to_num((values - location) * weight), 0.0)
         precision = identity + jnp.einsum("ism,jsm->sij", slopes, slopes)
         pull = jnp.einsum("ism,sm->si", slopes, residual + jnp.einsum("jsm,sj->sm", slopes, mean))
-        mean = jnp.linalg.solve(precision, pull[..., None])[..., 0]
-        mean = jnp.clip(mean, -_MAX_MEAN, _MAX_MEAN)
-    return Linearized(mean, jnp.linalg.cholesky(precision))
+        factor = cholesky(precision)
+        mean = jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -_MAX_MEAN, _MAX_MEAN)
+    return Linearized(mean, factor)

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from hsbi.networks.mlp import ResidualMLP
+from hsbi.networks.triangular import solve_lower
 
 # Bounds on a log scale relative to standardized targets; beyond them an exponential could overflow float32.
 _MAX_LOG_SCALE = 9.0
@@ -39,7 +39,7 @@ def color(gaussian: Gaussian, residual: Array) -> Array:
     """Undo `whiten`."""
     if gaussian.lower is not None:
         unit = gaussian.lower + jnp.broadcast_to(jnp.eye(residual.shape[-1]), gaussian.lower.shape)
-        residual = jax.scipy.linalg.solve_triangular(unit, residual[..., None], lower=True, unit_diagonal=True)[..., 0]
+        residual = solve_lower(unit, residual)
     return gaussian.loc + jnp.exp(gaussian.log_scale) * residual
 
 

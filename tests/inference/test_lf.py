@@ -86,6 +86,7 @@ def test_host_simulator_is_called_as_often_as_the_ledger_says(brief):
     assert lf.ledger["posterior_predictive"] == 6 * 4
 
 
+@pytest.mark.slow
 def test_direct_spends_whole_data_sets_within_its_budget(brief):
     simulator = CountedSimulator()
     config = {"posterior_config": brief["posterior_config"], "progress": False}
@@ -103,13 +104,21 @@ def test_direct_refuses_a_budget_below_two_data_sets(brief):
         direct.simulate(jax.random.key(0), jnp.zeros(4))
 
 
-def test_same_key_gives_the_same_draws(brief):
+def test_same_key_gives_the_same_draws_and_a_second_run_compiles_nothing(brief):
     draws = []
-    for _ in range(2):
+    for number in range(2):
         lf = hsbi.LF(problems.eight_schools, num_simulations=100, num_samples=9, **brief)
-        lf.run(jax.random.key(3), SIGMA, y=Y)
+        with count_compilations() as compilations:
+            lf.run(jax.random.key(3), SIGMA, y=Y)
         draws.append(lf.get_samples())
+        assert bool(compilations) == (number == 0)
     assert all(np.array_equal(draws[0][name], draws[1][name]) for name in ("mu", "tau", "theta"))
+    with count_compilations() as compilations:
+        lf.fit(jax.random.key(4))
+        other = lf.sample(jax.random.key(5), SIGMA, y=Y + 1.0, num_samples=9)
+    # Only a surrogate that keeps other parts than before may compile anew, and these keep the same.
+    assert compilations == []
+    assert not np.array_equal(other["mu"], draws[0]["mu"])
 
 
 def transport(lf, sigma, y, noise):
@@ -174,20 +183,6 @@ def test_log_prob_is_the_density_of_the_draws(schools):
     np.testing.assert_allclose(fine.log_prob(program, observed, value, num_steps=64), expected, rtol=2e-3)
 
 
-def test_second_fit_and_second_sample_compile_nothing(schools, brief):
-    lf = hsbi.LF(problems.eight_schools, num_simulations=150, num_samples=5, **brief)
-    lf.simulate(jax.random.key(0), SIGMA, y=Y)
-    lf.fit(jax.random.key(1))
-    lf.sample(jax.random.key(2), SIGMA, y=Y)
-    # Whether a surrogate keeps its correction and flow depends on the data; equal keys give equal pytrees.
-    with count_compilations() as fit_compilations:
-        lf.fit(jax.random.key(1))
-    with count_compilations() as sample_compilations:
-        lf.sample(jax.random.key(3), SIGMA, y=Y + 1.0)
-    assert fit_compilations == []
-    assert sample_compilations == []
-
-
 def test_site_counts_inside_the_range_are_quiet_and_beyond_it_warn(schools):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -238,19 +233,6 @@ def test_bad_settings_are_refused(settings, message):
         hsbi.LF(problems.eight_schools, **settings)
 
 
-def test_arguments_of_another_model_are_refused(brief):
-    def model(num_sites, dim, y=None):
-        with numpyro.plate("site", num_sites):
-            eta = numpyro.sample("eta", dist.Normal(jnp.zeros(dim), 1.0).to_event(1))
-            numpyro.sample("y", dist.Normal(eta, 1.0).to_event(1), obs=y)
-
-    lf = hsbi.LF(model, num_simulations=100, num_samples=5, **brief)
-    lf.run(jax.random.key(0), 3, 2, y=jnp.ones((3, 2)))
-    assert lf.get_samples()["eta"].shape == (5, 3, 2)
-    with pytest.raises(ValueError, match="another model than the one trained: 'eta', 'y' differ"):
-        lf.sample(jax.random.key(0), 3, 4, y=jnp.ones((3, 4)))
-
-
 def test_results_stand_beside_nuts(schools):
     def with_effect(sigma, y=None):
         problems.eight_schools(sigma, y)
@@ -277,20 +259,29 @@ def test_print_summary_has_a_row_for_every_marginal(schools, capsys):
     assert all(row in printed for row in ("mu", "tau", "theta[0]", "theta[7]"))
 
 
-def test_deterministic_sites_are_recomputed(brief):
-    def model(sigma, y=None):
-        mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
-        with numpyro.plate("school", sigma.shape[0]):
-            theta = numpyro.sample("theta", dist.Normal(mu, 2.0))
-            numpyro.deterministic("effect", theta - mu)
-            numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+def repeated(num_sites, num_visits, y=None):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", num_sites, dim=-2):
+        eta = numpyro.sample("eta", dist.Normal(mu, 1.0))
+        numpyro.deterministic("effect", eta - mu)
+        with numpyro.plate("visit", num_visits, dim=-1):
+            numpyro.sample("y", dist.Normal(eta, 1.0), obs=y)
 
-    lf = hsbi.LF(model, num_simulations=60, num_samples=5, **brief)
-    lf.run(jax.random.key(0), SIGMA, y=Y)
+
+def test_replicates_deterministics_and_outer_plates(brief):
+    lf = hsbi.LF(repeated, num_simulations=60, num_samples=5, **brief)
+    lf.run(jax.random.key(0), 4, 3, y=jnp.ones((4, 3)))
+    assert lf.surrogate["y"].shape.replicates == 3
     draws = lf.get_samples()
-    np.testing.assert_allclose(draws["effect"], draws["theta"] - draws["mu"][:, None], rtol=1e-6)
+    # As NumPyro gives it: the plate at dim -2 leaves a singleton axis.
+    assert draws["eta"].shape == (5, 4, 1)
+    assert lf.to_arviz()["posterior"]["eta"].dims == ("chain", "draw", "site")
+    np.testing.assert_allclose(draws["effect"], draws["eta"] - draws["mu"][:, None, None], rtol=1e-6)
+    with pytest.raises(ValueError, match="another model than the one trained: 'y' differs"):
+        lf.sample(jax.random.key(0), 4, 2, y=jnp.ones((4, 2)))
 
 
+@pytest.mark.slow
 def test_model_without_plate_and_model_without_locals_run(brief):
     def single(y=None):
         mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
@@ -307,22 +298,7 @@ def test_model_without_plate_and_model_without_locals_run(brief):
         assert lf.get_samples()["mu"].shape == (5,)
 
 
-def test_replicates_teach_the_surrogate_once_each(brief):
-    def model(num_sites, y=None):
-        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-        with numpyro.plate("site", num_sites, dim=-2):
-            eta = numpyro.sample("eta", dist.Normal(mu, 1.0))
-            with numpyro.plate("visit", 3, dim=-1):
-                numpyro.sample("y", dist.Normal(eta, 1.0), obs=y)
-
-    lf = hsbi.LF(model, num_simulations=60, num_samples=5, **brief)
-    lf.run(jax.random.key(0), 4, y=jnp.ones((4, 3)))
-    # As NumPyro gives it: the plate at dim -2 leaves a singleton axis.
-    assert lf.get_samples()["eta"].shape == (5, 4, 1)
-    assert lf.surrogate["y"].shape.replicates == 3
-    assert lf.to_arviz()["posterior"]["eta"].dims == ("chain", "draw", "site")
-
-
+@pytest.mark.slow
 def test_functional_inputs_reach_the_surrogate(brief):
     def curve(key, rate, times):
         return rate * times + 0.1 * jax.random.normal(key, times.shape)
@@ -341,6 +317,7 @@ def test_functional_inputs_reach_the_surrogate(brief):
     assert lf.posterior_predictive(jax.random.key(1))["y"].shape == (5, 3, 5)
 
 
+@pytest.mark.slow
 def test_joint_posterior_answers_and_refuses_more_sites(brief):
     config = hsbi.JointConfig(
         width=16, heads=2, num_blocks=1, batch_size=8, num_ode_steps=4, fit=brief["posterior_config"].head
