@@ -12,6 +12,9 @@ from hsbi.networks.mlp import ResidualMLP, broadcast_features
 
 # Spread over sites or tokens is bounded from below by this, in units of standardized features.
 _MIN_SPREAD = 1e-3
+# Features come with tails compressed beyond this many scales; beyond 1,000 scales they stay compressed.
+_KNEE = 3.0
+_MAX_COMPRESSED = 19.5
 # Attention pooling has this many queries, each over a slice of the encoding of this width.
 _NUM_QUERIES, _QUERY_WIDTH = 4, 16
 
@@ -57,6 +60,11 @@ def _moments(values: Array, mask: Array, axis: int) -> tuple[Array, Array]:
     deviation = values - jnp.expand_dims(mean, axis)
     variance = masked_mean(deviation**2, mask, axis)
     return mean, jnp.sqrt(variance + _MIN_SPREAD**2)
+
+
+def _decompress(features: Array) -> Array:
+    """Undo the compression of tails, within bounds: variances over sites are sufficient only without it."""
+    return _KNEE * jnp.sinh(jnp.clip(features, -_MAX_COMPRESSED, _MAX_COMPRESSED) / _KNEE)
 
 
 class SiteEncoder(nn.Module):
@@ -113,7 +121,9 @@ class SetEncoder(nn.Module):
         static, mask = add_moments(features), features.site_mask
         center, spread = _moments(static, mask, axis=-2)
         relative = (static - center[..., None, :]) / spread[..., None, :]
-        summary = jnp.concatenate([center, jnp.log(spread)], axis=-1)
+        plain_center, plain_spread = _moments(_decompress(static), mask, axis=-2)
+        parts = [center, jnp.log(spread), jnp.arcsinh(plain_center), jnp.log(plain_spread)]
+        summary = jnp.concatenate(parts, axis=-1)
         seen = broadcast_features([static, jnp.arcsinh(relative)], static.shape[:-1])
         around = jnp.broadcast_to(summary[..., None, :], (*static.shape[:-1], summary.shape[-1]))
         encoded = SiteEncoder(self.width, self.depth, self.heads, dtype=self.dtype)(
