@@ -30,7 +30,7 @@ _MIN_LOG_SCALE, _MAX_LOG_SCALE = -9.0, 9.0
 _CORRECTION = FitConfig(num_steps=4000, epoch_steps=100, patience=8, weight_decay=1e-2)
 _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
 # A network is kept if it improves the held-out loss by more than this many standard errors of the improvement.
-_MIN_GAIN = 1.0
+_MIN_GAIN = 1.5
 # With fewer rows held out that standard error means nothing.
 _MIN_HELD_OUT = 8
 # Validation of a flow repeats each held-out row with this many fixed times and noises.
