@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hsbi.inference.joint import JointConfig
     from hsbi.inference.lf import LF
     from hsbi.inference.posterior import FactorizedConfig
+    from hsbi.inference.saved import load
     from hsbi.inference.surrogate import SurrogateConfig
     from hsbi.model.simulator import Simulator
     from hsbi.model.structure import Structure
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "from_mcmc",
     "inspect",
+    "load",
 ]
 
 # Imported on first use, so that `import hsbi` does not pay for what a script never touches.
@@ -42,6 +44,7 @@ _HOMES = {
     "SurrogateConfig": "hsbi.inference.surrogate",
     "from_mcmc": "hsbi.results",
     "inspect": "hsbi.model.trace",
+    "load": "hsbi.inference.saved",
 }
 
 

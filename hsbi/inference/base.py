@@ -1,6 +1,7 @@
 """What all inference classes share: binding a model, drawing from a trained posterior, and giving results."""
 
 import functools
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,10 @@ class Inference:
 
     Subclasses say how it is trained; this class draws from it.
     """
+
+    # What a saved estimator holds: keywords of the constructor, kept as attributes, and what training adds.
+    _settings: tuple[str, ...] = ("num_simulations", "num_samples", "observed", "posterior_config")
+    _state: tuple[str, ...] = ("timings", "losses", "posterior", "_ranges")
 
     def __init__(
         self,
@@ -125,6 +130,16 @@ class Inference:
         jax.block_until_ready(values)
         self.timings["sample"] = time.perf_counter() - started
         self._drawn = (program, values, jax.random.fold_in(key, 1))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained estimator to one file, which `hsbi.load` reads.
+
+        Args:
+            path: Where to write, such as `schools.hsbi`; an existing file is replaced.
+        """
+        from hsbi.inference.saved import save
+
+        save(self, path)
 
     def get_samples(self, group_by_chain: bool = False) -> dict[str, Array]:
         """Give the draws of the last `run` or `sample`.

@@ -42,6 +42,9 @@ class LF(Inference):
         >>> lf.print_summary()  # doctest: +SKIP
     """
 
+    _settings = (*Inference._settings, "num_sites", "surrogate_config")
+    _state = (*Inference._state, "surrogate")
+
     def __init__(
         self,
         model: Callable[..., Any],

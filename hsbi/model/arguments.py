@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,10 +44,7 @@ def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Map
 
     A handler used as a decorator does not pass the signature on, so the model inside all handlers is asked.
     """
-    inner: Any = program
-    while callable(getattr(inner, "fn", None)):
-        inner = inner.fn
-    signature = inspect.signature(inner)
+    signature = _signature(program)
     bound = signature.bind(*args, **kwargs)
     named: dict[str, Any] = {}
     for name, value in bound.arguments.items():
@@ -55,6 +53,27 @@ def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Map
         else:
             named[name] = value
     return named
+
+
+def unbind_arguments(
+    program: Callable[..., Any], arguments: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give positional and keyword arguments from named ones; the inverse of `bind_arguments`."""
+    signature = _signature(program)
+    named = {name: value for name, value in arguments.items() if name in signature.parameters}
+    extra = {name: value for name, value in arguments.items() if name not in signature.parameters}
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            named[parameter.name], extra = extra, {}
+    bound = inspect.BoundArguments(signature, OrderedDict(named))
+    return bound.args, {**bound.kwargs, **extra}
+
+
+def _signature(program: Callable[..., Any]) -> inspect.Signature:
+    inner: Any = program
+    while callable(getattr(inner, "fn", None)):
+        inner = inner.fn
+    return inspect.signature(inner)
 
 
 def array_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ArrayArgument]:

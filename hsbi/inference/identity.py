@@ -1,0 +1,123 @@
+"""What tells one trained model from another: its structure, its arguments and its densities."""
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hsbi.inference.codec import Encoder
+from hsbi.model import bijections
+from hsbi.model.arguments import unbind_arguments
+from hsbi.model.execution import Visit, execute, stand_in
+from hsbi.model.program import Program, map_leaves
+from hsbi.model.simulator import find_simulator
+from hsbi.model.structure import Structure
+from hsbi.model.trace import inspect
+from hsbi.training.facts import Facts
+
+if TYPE_CHECKING:
+    from hsbi.inference.base import Inference
+
+# Single precision on another machine; another prior is off by far more.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+
+
+def structure_facts(structure: Structure) -> Facts:
+    """Give the facts that make the fingerprint of a structure, by site, plate and argument."""
+    sites = {f"site {site.name!r}": {k: v for k, v in vars(site).items() if k != "missing"} for site in structure.sites}
+    plates = {f"plate {plate.name!r}": dict(vars(plate)) for plate in structure.plates}
+    arguments = {f"argument {covariate.path!r}": dict(vars(covariate)) for covariate in structure.covariates}
+    order = {"the model": {"order of sites": tuple(site.name for site in structure.sites)}}
+    return {**sites, **plates, **arguments, **order}
+
+
+def describe_arguments(estimator: "Inference") -> tuple[dict[str, Any] | None, str]:
+    """Give the arguments of training with the data in them replaced, or None and the reason why they cannot be kept."""
+    program = estimator._program
+    assert program is not None
+    arguments = _without_data(program, estimator)
+    try:
+        # Encoded for the error only: custom objects among the arguments have no place in a file.
+        Encoder({}).encode(arguments)
+    except TypeError as error:
+        return None, f"among the arguments, {error}"
+    args, kwargs = unbind_arguments(program.model, arguments)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            structure = inspect(program.model, *args, observed=estimator.observed, **kwargs)
+    except Exception as error:
+        # The model is the user's code, and may do anything with data that are not its own.
+        return None, f"without its data the model raised {type(error).__name__}: {error}"
+    if structure.fingerprint() != program.structure.fingerprint():
+        return None, "without its data the model has another structure"
+    return arguments, ""
+
+
+def _without_data(program: Program, estimator: "Inference") -> dict[str, Any]:
+    """Replace every array argument that is the data of an observation by the lowest value simulated."""
+    data: dict[str, np.ndarray] = {}
+
+    def read(visit: Visit) -> Array:
+        if visit.data is not None:
+            data[visit.site.name] = np.asarray(visit.data)
+        return stand_in(visit)
+
+    execute(program, jax.random.key(0), observe=read)
+
+    def replace(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray | Array):
+            return leaf
+        for name, values in data.items():
+            same_type = np.asarray(leaf).astype(values.dtype)
+            if same_type.shape == values.shape and np.array_equal(
+                same_type, values, equal_nan=values.dtype.kind == "f"
+            ):
+                low = estimator._ranges[name][0] if name in estimator._ranges else 0
+                constant = np.full(np.shape(leaf), low).astype(leaf.dtype)
+                return jnp.asarray(constant) if isinstance(leaf, Array) else constant
+        return leaf
+
+    return map_leaves(replace, program.arguments)
+
+
+def probe_densities(program: Program) -> dict[str, float]:
+    """Evaluate a number of each site that changes with its distribution, at values that are always the same.
+
+    It is the log density, and for a simulator the sum of its parameters. Two models with equal structures but other
+    priors or constants differ in them.
+    """
+
+    def probe() -> dict[str, Array]:
+        found: dict[str, Array] = {}
+
+        def latent(visit: Visit) -> Array:
+            shape = bijections.unconstrained_shape(visit.support, visit.shape)
+            raw = jnp.sin(1.0 + 1.7 * jnp.arange(math.prod(shape))).reshape(shape)
+            value = bijections.constrain(visit.support, raw)
+            found[visit.site.name] = jnp.sum(visit.fn.log_prob(value))
+            return value
+
+        def observe(visit: Visit) -> Array:
+            value, simulator = stand_in(visit), find_simulator(visit.fn)
+            if simulator is not None:
+                found[visit.site.name] = sum((jnp.sum(array) for array in simulator[0].params), jnp.zeros(()))
+            else:
+                found[visit.site.name] = jnp.sum(visit.fn.log_prob(value))
+            return value
+
+        execute(program, jax.random.key(0), latent=latent, observe=observe)
+        return found
+
+    return {name: float(value) for name, value in jax.jit(probe)().items()}
+
+
+def same_number(ours: float, theirs: float) -> bool:
+    """Say whether two numbers agree within single precision; what is not finite agrees with itself."""
+    if not (math.isfinite(ours) and math.isfinite(theirs)):
+        return str(ours) == str(theirs)
+    return math.isclose(ours, theirs, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
