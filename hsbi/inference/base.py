@@ -13,6 +13,7 @@ from jax import Array
 
 from hsbi.inference.arrays import Design, read_design
 from hsbi.inference.batch import Observed, synthesize
+from hsbi.inference.identity import training_facts
 from hsbi.inference.joint import JointPosterior
 from hsbi.inference.posterior import Posterior
 from hsbi.model.data import observed_data
@@ -24,7 +25,7 @@ from hsbi.model.structure import Structure
 from hsbi.model.trace import restore
 from hsbi.results import summary_table, to_arviz
 from hsbi.simulation.ledger import Ledger
-from hsbi.training import Progress, jit, no_progress, show_progress
+from hsbi.training import Checkpoint, Progress, jit, no_progress, show_progress
 
 # Data are called far outside when they leave the simulated range by more than this fraction of its width.
 _MARGIN = 0.5
@@ -49,6 +50,7 @@ class Inference:
         num_sites: tuple[int, int] | None,
         observed: Sequence[str],
         progress: Progress | bool,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         """Keep the settings."""
         for name, value in (("num_simulations", num_simulations), ("num_samples", num_samples)):
@@ -61,6 +63,7 @@ class Inference:
         self.num_samples = num_samples
         self.num_sites = num_sites
         self.observed = tuple(observed)
+        self.checkpoint = checkpoint
         self.ledger = Ledger({"simulate": num_simulations})
         self.timings: dict[str, float] = {}
         self.losses: dict[str, np.ndarray] = {}
@@ -80,9 +83,14 @@ class Inference:
         """
         return self._simulate(rng_key, self._bind(args, kwargs))
 
-    def fit(self, rng_key: Array) -> None:
+    def fit(self, rng_key: Array, *, checkpoint: str | os.PathLike[str] | None = None) -> None:
         """Train on the simulations."""
         raise NotImplementedError
+
+    def _open_checkpoint(self, key: Array, path: str | os.PathLike[str] | None) -> Checkpoint | None:
+        """Open the folder where the states of training are kept: the one given, or that of the class."""
+        path = self.checkpoint if path is None else path
+        return None if path is None else Checkpoint(path, training_facts(self, key))
 
     def _simulate(self, key: Array, program: Program) -> Any:
         raise NotImplementedError

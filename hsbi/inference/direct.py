@@ -1,5 +1,6 @@
 """Direct inference: a posterior trained on simulations of the whole program, the baseline for LF."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,6 +44,7 @@ class Direct(Inference):
         observed: Sequence[str] = (),
         posterior_config: FactorizedConfig | JointConfig | None = None,
         progress: Progress | bool = True,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         """Set up inference.
 
@@ -53,6 +55,8 @@ class Direct(Inference):
             observed: Names of observed sites where the model is traced without data.
             posterior_config: Hyperparameters of the posterior.
             progress: Whether to show progress bars, or a callback that does.
+            checkpoint: A folder where the states of training are kept, so that a killed `run` or `fit` goes on when it
+                is called again with the same key; none by default.
         """
         super().__init__(
             model,
@@ -61,6 +65,7 @@ class Direct(Inference):
             num_sites=None,
             observed=observed,
             progress=progress,
+            checkpoint=checkpoint,
         )
         self.posterior_config = posterior_config or FactorizedConfig()
         self.simulations: tuple[dict[str, Array], dict[str, Array]] | None = None
@@ -85,15 +90,17 @@ class Direct(Inference):
         self.timings["simulate"] = time.perf_counter() - started
         return self.simulations
 
-    def fit(self, rng_key: Array) -> None:
+    def fit(self, rng_key: Array, *, checkpoint: str | os.PathLike[str] | None = None) -> None:
         """Train the posterior on the simulations, a tenth of them held out.
 
         Args:
             rng_key: A random key.
+            checkpoint: A folder where the states of training are kept; that of the constructor by default.
         """
         program = self._program
         if program is None or self.simulations is None:
             raise ValueError("There are no simulations yet. Call simulate first.")
+        states = self._open_checkpoint(rng_key, checkpoint)
         started = time.perf_counter()
         prior_key, posterior_key = jax.random.split(rng_key)
         values, observations = self.simulations
@@ -124,11 +131,13 @@ class Direct(Inference):
         config = self.posterior_config
         if isinstance(config, JointConfig):
             start = JointPosterior.unfitted(config, program.structure, coordinates, view, program.num_sites)
-            self.posterior, losses = fit_joint(posterior_key, start, source, held_out, progress=self._progress)
+            self.posterior, losses = fit_joint(
+                posterior_key, start, source, held_out, progress=self._progress, checkpoint=states
+            )
         else:
             start = Posterior(config=config, coordinates=coordinates, view=view)
             self.posterior, losses = fit_posterior(
-                posterior_key, program, start, source, held_out, progress=self._progress
+                posterior_key, program, start, source, held_out, progress=self._progress, checkpoint=states
             )
         self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
         self.timings["posterior"] = time.perf_counter() - started

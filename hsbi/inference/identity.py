@@ -1,5 +1,6 @@
 """What tells one trained model from another: its structure, its arguments and its densities."""
 
+import importlib.metadata
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+import hsbi
 from hsbi.inference.codec import Encoder
 from hsbi.model import bijections
 from hsbi.model.arguments import unbind_arguments
@@ -17,7 +19,8 @@ from hsbi.model.program import Program, map_leaves
 from hsbi.model.simulator import find_simulator
 from hsbi.model.structure import Structure
 from hsbi.model.trace import inspect
-from hsbi.training.facts import Facts
+from hsbi.training.checkpoint import describe_key, digest_arrays
+from hsbi.training.facts import Facts, flatten_config
 
 if TYPE_CHECKING:
     from hsbi.inference.base import Inference
@@ -33,6 +36,36 @@ def structure_facts(structure: Structure) -> Facts:
     arguments = {f"argument {covariate.path!r}": dict(vars(covariate)) for covariate in structure.covariates}
     order = {"the model": {"order of sites": tuple(site.name for site in structure.sites)}}
     return {**sites, **plates, **arguments, **order}
+
+
+def training_facts(estimator: "Inference", key: Array) -> Facts:
+    """Give what a training run depends on: key, model, settings, arguments, simulations and versions."""
+    program = estimator._program
+    assert program is not None
+    data = {covariate.path for covariate in program.structure.covariates if covariate.data is not None}
+    inputs: dict[str, Any] = {}
+
+    def read(path: str, leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray | np.generic | Array) and path not in data:
+            inputs[path] = leaf
+        return leaf
+
+    map_leaves(read, program.arguments)
+    configs = {name: getattr(estimator, name) for name in estimator._settings if name.endswith("_config")}
+    return {
+        "the random key": {"value": describe_key(key)},
+        **structure_facts(program.structure),
+        **{name: flatten_config(config) for name, config in configs.items()},
+        "the estimator": {"kind": type(estimator).__name__, "num_sites": estimator.num_sites},
+        "the arguments": {"digest": digest_arrays(inputs)},
+        "the simulations": {"digest": digest_arrays(getattr(estimator, "simulations", None))},
+        "the versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Give the versions of what computes."""
+    return {"hsbi": hsbi.__version__, **{name: importlib.metadata.version(name) for name in ("jax", "numpyro")}}
 
 
 def describe_arguments(estimator: "Inference") -> tuple[dict[str, Any] | None, str]:

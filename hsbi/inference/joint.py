@@ -19,7 +19,7 @@ from hsbi.model.structure import Structure
 from hsbi.networks.embedding import JointField, TokenEmbedding
 from hsbi.networks.mlp import apply, compress
 from hsbi.tokens import Layout, Tokens, Variable, make_layout, pack, unpack
-from hsbi.training import FitConfig, Progress, fit, jit, no_progress
+from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
 
 # Covariates make one more token per site, under a name that no NumPyro site has.
 _COVARIATES = "(covariates)"
@@ -232,6 +232,7 @@ def fit_joint(
     held_out: Batch,
     *,
     progress: Progress = no_progress,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[JointPosterior, dict[str, np.ndarray]]:
     """Train the joint posterior; returns it with weights, and the losses by epoch."""
     init_key, fit_key, noise_key = jax.random.split(key, 3)
@@ -239,7 +240,14 @@ def fit_joint(
     config = posterior.config
     data = JointTraining(posterior, source, held_out, noise_key)
     result = fit(
-        fit_key, weights, _Match(num_sets=config.batch_size), data, config.fit, name="posterior", progress=progress
+        fit_key,
+        weights,
+        _Match(num_sets=config.batch_size),
+        data,
+        config.fit,
+        name="posterior",
+        progress=progress,
+        checkpoint=checkpoint,
     )
     return dataclasses.replace(posterior, weights=result.params), {"flow": result.losses}
 

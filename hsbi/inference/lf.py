@@ -1,5 +1,6 @@
 """Likelihood-factorized inference: simulate single sites, learn surrogates, train a posterior on synthetic data."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites
 from hsbi.model.transforms import observation_transform
 from hsbi.simulation.ledger import Ledger
-from hsbi.training import Progress, jit
+from hsbi.training import Checkpoint, Progress, jit
 
 # Sites held out for validation in all, and bounds on the number of data sets they make.
 _HELD_OUT_SITES, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 128, 1024
@@ -56,6 +57,7 @@ class LF(Inference):
         surrogate_config: SurrogateConfig | None = None,
         posterior_config: FactorizedConfig | JointConfig | None = None,
         progress: Progress | bool = True,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         """Set up inference.
 
@@ -70,6 +72,8 @@ class LF(Inference):
             posterior_config: Hyperparameters of the posterior: `FactorizedConfig`, whose cost is linear in sites, or
                 `JointConfig`, one transformer over all tokens.
             progress: Whether to show progress bars, or a callback that does.
+            checkpoint: A folder where the states of training are kept, so that a killed `run` or `fit` goes on when it
+                is called again with the same key; none by default.
         """
         super().__init__(
             model,
@@ -78,6 +82,7 @@ class LF(Inference):
             num_sites=num_sites,
             observed=observed,
             progress=progress,
+            checkpoint=checkpoint,
         )
         self.surrogate_config = surrogate_config or SurrogateConfig()
         self.posterior_config = posterior_config or FactorizedConfig()
@@ -108,20 +113,22 @@ class LF(Inference):
         self.timings["simulate"] = time.perf_counter() - started
         return self.simulations
 
-    def fit(self, rng_key: Array) -> None:
+    def fit(self, rng_key: Array, *, checkpoint: str | os.PathLike[str] | None = None) -> None:
         """Train surrogates on the simulations, then the posterior on what surrogates generate.
 
         Args:
             rng_key: A random key.
+            checkpoint: A folder where the states of training are kept; that of the constructor by default.
         """
         program, simulations = self._program, self.simulations
         if program is None or simulations is None:
             raise ValueError("There are no simulations yet. Call simulate first.")
+        states = self._open_checkpoint(rng_key, checkpoint)
         prior_key, surrogate_key, held_out_key, posterior_key = jax.random.split(rng_key, 4)
         started = time.perf_counter()
         coordinates = fit_coordinates(program, prior_key)
         design = read_design(program)
-        surrogates = self._fit_surrogates(surrogate_key, program, simulations, design)
+        surrogates = self._fit_surrogates(surrogate_key, program, simulations, design, states)
         self.surrogate = {surrogate.shape.name: surrogate for surrogate in surrogates}
         self.timings["surrogate"] = time.perf_counter() - started
         started = time.perf_counter()
@@ -132,11 +139,11 @@ class LF(Inference):
             surrogates=surrogates,
             design=design,
         )
-        self._fit_posterior(posterior_key, held_out_key, source)
+        self._fit_posterior(posterior_key, held_out_key, source, states)
         self.timings["posterior"] = time.perf_counter() - started
 
     def _fit_surrogates(
-        self, key: Array, program: Program, simulations: Simulations, design: Design
+        self, key: Array, program: Program, simulations: Simulations, design: Design, states: Checkpoint | None
     ) -> tuple[Surrogate, ...]:
         supports = observation_supports(program)
         surrogates: list[Surrogate] = []
@@ -158,12 +165,12 @@ class LF(Inference):
                 jnp.repeat(features.weights(features(parameters)), shape.replicates),
                 jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
             )
-            surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress)
+            surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress, checkpoint=states)
             surrogates.append(surrogate)
             self.losses.update({f"surrogate of {shape.name}: {stage}": value for stage, value in losses.items()})
         return tuple(surrogates)
 
-    def _fit_posterior(self, key: Array, held_out_key: Array, source: Synthetic) -> None:
+    def _fit_posterior(self, key: Array, held_out_key: Array, source: Synthetic, states: Checkpoint | None) -> None:
         config = self.posterior_config
         num_sites = source.num_sites[1]
         num_held_out = max(_MIN_HELD_OUT, min(_MAX_HELD_OUT, _HELD_OUT_SITES // num_sites))
@@ -176,13 +183,14 @@ class LF(Inference):
                 source,
                 held_out,
                 progress=self._progress,
+                checkpoint=states,
             )
         else:
             posterior = Posterior(
                 config=config, coordinates=source.coordinates, view=view, surrogates=source.surrogates
             )
             self.posterior, losses = fit_posterior(
-                key, source.program, posterior, source, held_out, progress=self._progress
+                key, source.program, posterior, source, held_out, progress=self._progress, checkpoint=states
             )
         self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
 

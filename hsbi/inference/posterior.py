@@ -25,7 +25,7 @@ from hsbi.networks.encoders import SiteFeatures
 from hsbi.networks.fields import MLPField
 from hsbi.networks.heads import Gaussian, color, robust_loss, whiten
 from hsbi.networks.mlp import apply, compress
-from hsbi.training import FitConfig, Progress, fit, jit, no_progress
+from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
 
 _HEAD = FitConfig(num_steps=4000, epoch_steps=250, patience=6)
 _FLOW = FitConfig(num_steps=2000, epoch_steps=250, patience=4)
@@ -327,6 +327,7 @@ def fit_posterior(
     held_out: Batch,
     *,
     progress: Progress = no_progress,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Posterior, dict[str, np.ndarray]]:
     """Train both levels.
 
@@ -337,6 +338,7 @@ def fit_posterior(
         source: Where batches come from.
         held_out: Data sets for validation.
         progress: Called to show progress.
+        checkpoint: Where the states of training are kept.
 
     Returns:
         The posterior with weights, and the losses by epoch of each stage.
@@ -364,6 +366,7 @@ def fit_posterior(
             config.head,
             name=f"{name}: location, scale",
             progress=progress,
+            checkpoint=checkpoint,
         )
         data = data._replace(head=head.params)
         flow = fit(
@@ -374,6 +377,7 @@ def fit_posterior(
             config.flow,
             name=f"{name}: flow",
             progress=progress,
+            checkpoint=checkpoint,
         )
         trained[level] = Weights(head.params, flow.params)
         losses[f"{level}s: location, scale"], losses[f"{level}s: flow"] = head.losses, flow.losses

@@ -1,6 +1,5 @@
 """Save a trained estimator as one file and load it again, with every check that needs no data."""
 
-import importlib.metadata
 import os
 import warnings
 from collections.abc import Callable
@@ -10,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import hsbi
 from hsbi.inference.arrays import Coordinates, ObservationShape, read_design
 from hsbi.inference.base import Inference
 from hsbi.inference.batch import View
 from hsbi.inference.codec import Decoder, Encoder
 from hsbi.inference.direct import Direct
 from hsbi.inference.features import ParameterFeatures
-from hsbi.inference.identity import describe_arguments, probe_densities, same_number, structure_facts
+from hsbi.inference.identity import describe_arguments, probe_densities, same_number, structure_facts, versions
 from hsbi.inference.joint import JointConfig, JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
@@ -82,7 +80,7 @@ def save(estimator: Inference, path: str | os.PathLike[str]) -> None:
     arguments, reason = describe_arguments(estimator)
     facts = {
         "class": type(estimator).__name__,
-        "versions": _versions(),
+        "versions": versions(),
         "fingerprint": program.structure.fingerprint(),
         "summary": str(program.structure).splitlines(),
         "settings": {name: encoder.encode(getattr(estimator, name)) for name in estimator._settings},
@@ -117,9 +115,8 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], *, progress: P
     try:
         estimator, program, densities = _rebuild(facts, arrays, model, progress)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        versions = facts.get("versions")
         raise ValueError(
-            f"{path} cannot be rebuilt: {error}. It was saved with {versions}, this is {_versions()}."
+            f"{path} cannot be rebuilt: {error}. It was saved with {facts.get('versions')}, this is {versions()}."
         ) from error
     if facts["arguments"] is not None:
         _check_model(path, model, program, estimator.observed, densities)
@@ -198,8 +195,3 @@ def _check_networks(path: str | os.PathLike[str], estimator: Inference, program:
         raise ValueError(
             f"{path} does not fit the networks of this version of hsbi: {str(error).splitlines()[0]}"
         ) from error
-
-
-def _versions() -> dict[str, str]:
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "numpyro")}
-    return {"hsbi": hsbi.__version__, **versions}

@@ -23,7 +23,7 @@ from hsbi.inference.linear import Linear, fit_linear
 from hsbi.model.transforms import ObservationTransform
 from hsbi.networks.fields import MLPField, PointField
 from hsbi.networks.mlp import ResidualMLP, apply, compress
-from hsbi.training import FitConfig, Progress, fit, jit, no_progress
+from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
 
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -9.0, 9.0
@@ -204,7 +204,12 @@ class Surrogate:
 
 
 def fit_surrogate(
-    key: Array, surrogate: Surrogate, rows: Rows, *, progress: Progress = no_progress
+    key: Array,
+    surrogate: Surrogate,
+    rows: Rows,
+    *,
+    progress: Progress = no_progress,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Surrogate, dict[str, np.ndarray]]:
     """Fit a surrogate to single-site simulations.
 
@@ -213,6 +218,7 @@ def fit_surrogate(
         surrogate: The surrogate to fit.
         rows: The simulations.
         progress: Called to show progress.
+        checkpoint: Where the states of training are kept.
 
     Returns:
         The surrogate, and the losses by epoch of what was trained.
@@ -232,14 +238,15 @@ def fit_surrogate(
     start, start_flow = _initialize(networks, init_key, rows.take(jnp.arange(1)))
     stage = _Correction(batch_size=config.batch_size)
     name = f"surrogate of {shape.name}"
-    result = fit(correct_key, start, stage, data, config.correction, name=f"{name}: location, scale", progress=progress)
+    watch = {"progress": progress, "checkpoint": checkpoint}
+    result = fit(correct_key, start, stage, data, config.correction, name=f"{name}: location, scale", **watch)
     losses["location, scale"] = result.losses
     if _helps(stage, start, result.params, data):
         surrogate = dataclasses.replace(surrogate, correction=result.params)
         data["surrogate"] = surrogate
 
     stage = _Flow(batch_size=config.batch_size)
-    result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", progress=progress)
+    result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", **watch)
     losses["flow"] = result.losses
     if _helps(stage, start_flow, result.params, data):
         surrogate = dataclasses.replace(surrogate, flow=result.params)

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from hsbi.training.checkpoint import Checkpoint, Numbers, describe_key
 from hsbi.training.compile import jit
 from hsbi.training.progress import Progress, no_progress
 
@@ -100,6 +101,14 @@ class _State(NamedTuple):
     step: Array
 
 
+class _Loop(NamedTuple):
+    """All that an epoch changes."""
+
+    state: _State
+    best_params: Params
+    numbers: Numbers
+
+
 def fit(
     key: Array,
     params: Params,
@@ -109,6 +118,7 @@ def fit(
     *,
     name: str = "training",
     progress: Progress = no_progress,
+    checkpoint: Checkpoint | None = None,
 ) -> FitResult:
     """Minimize an objective and return the averaged weights that validate best.
 
@@ -122,36 +132,68 @@ def fit(
         config: Hyperparameters.
         name: What the progress bar calls the stage.
         progress: Called to show progress.
+        checkpoint: Where states are kept, so that a fit that was killed goes on, with the same result bit by bit.
     """
+    stage = None if checkpoint is None else checkpoint.stage(name, {"key": describe_key(key), **vars(config)})
     # The state's buffers are donated, so it must not share any with the caller's weights or with itself.
     state = jax.tree.map(jnp.array, _start(config, params))
-    initial = float(_validate(objective, params, data))
-    # Any finite loss beats a start whose loss is unknown.
-    best, best_params, waited = (math.inf if math.isnan(initial) else initial), params, 0
-    losses: list[tuple[float, float]] = []
+    kept = None if stage is None else stage.read((state, params), params)
+    if kept is not None and kept[0]:
+        _warn_unless_finite(name, kept[2].losses, config.steps_per_epoch)
+        return _result(kept[1], kept[2])
+    if kept is not None:
+        (state, best_params), numbers = kept[1:]
+        loop = _Loop(state, best_params, numbers)
+    else:
+        initial = float(_validate(objective, params, data))
+        # Any finite loss beats a start whose loss is unknown.
+        best = math.inf if math.isnan(initial) else initial
+        loop = _Loop(state, params, Numbers(np.zeros((0, 2)), initial, best, 0))
     length = config.steps_per_epoch
     bar = progress(name, config.num_epochs * length)
-    for epoch in range(config.num_epochs):
-        state, mean = _run_epoch(objective, config, state, jax.random.fold_in(key, epoch), data)
-        train, value = float(mean), float(_validate(objective, state.average, data))
-        losses.append((train, value))
-        if not (math.isfinite(train) and math.isfinite(value)):
-            which, got = ("loss", train) if not math.isfinite(train) else ("validation loss", value)
-            warnings.warn(
-                f"The {which} of {name} became {got} between steps {epoch * length} and {(epoch + 1) * length}. "
-                "Training stopped; the best weights so far are kept.",
-                stacklevel=2,
-            )
+    for epoch in range(len(loop.numbers.losses), config.num_epochs):
+        loop = _advance(loop, objective, config, jax.random.fold_in(key, epoch), data)
+        train, value = loop.numbers.losses[-1]
+        if _warn_unless_finite(name, loop.numbers.losses, length):
             break
-        if value < best:
-            best, best_params, waited = value, jax.tree.map(jnp.array, state.average), 0
-        else:
-            waited += 1
         bar.update((epoch + 1) * length, f"loss {train:.3f}, validation {value:.3f}")
-        if waited >= config.patience:
+        if loop.numbers.waited >= config.patience:
             break
+        if stage is not None and stage.is_due():
+            stage.write(loop[:2], loop.numbers)
     bar.close()
-    return FitResult(best_params, np.asarray(losses).reshape(-1, 2), initial, best)
+    if stage is not None:
+        stage.write(loop.best_params, loop.numbers, finished=True)
+    return _result(loop.best_params, loop.numbers)
+
+
+def _advance(loop: _Loop, objective: Objective, config: FitConfig, key: Array, data: Any) -> _Loop:
+    """Train for an epoch, validate, and keep the weights if they are the best so far."""
+    state, mean = _run_epoch(objective, config, loop.state, key, data)
+    train, value = float(mean), float(_validate(objective, state.average, data))
+    numbers = loop.numbers._replace(losses=np.concatenate([loop.numbers.losses, [[train, value]]]))
+    if math.isfinite(train) and math.isfinite(value) and value < numbers.best:
+        return _Loop(state, jax.tree.map(jnp.array, state.average), numbers._replace(best=value, waited=0))
+    return _Loop(state, loop.best_params, numbers._replace(waited=numbers.waited + 1))
+
+
+def _warn_unless_finite(name: str, losses: np.ndarray, length: int) -> bool:
+    """Warn if the last epoch has no finite loss, and say so."""
+    if losses.size == 0 or np.all(np.isfinite(losses[-1])):
+        return False
+    train, value = losses[-1]
+    which, got = ("loss", train) if not math.isfinite(train) else ("validation loss", value)
+    epoch = len(losses) - 1
+    warnings.warn(
+        f"The {which} of {name} became {got} between steps {epoch * length} and {(epoch + 1) * length}. "
+        "Training stopped; the best weights so far are kept.",
+        stacklevel=3,
+    )
+    return True
+
+
+def _result(params: Params, numbers: Numbers) -> FitResult:
+    return FitResult(params, numbers.losses, numbers.initial, numbers.best)
 
 
 def _optimizer(config: FitConfig) -> optax.GradientTransformation:
