@@ -64,6 +64,8 @@ class Inference:
         self.num_sites = num_sites
         self.observed = tuple(observed)
         self.checkpoint = checkpoint
+        # Where to keep the states of training unless a folder is given; each run has its own in it.
+        self._checkpoints: str | os.PathLike[str] | None = None
         self.ledger = Ledger({"simulate": num_simulations})
         self.timings: dict[str, float] = {}
         self.losses: dict[str, np.ndarray] = {}
@@ -90,7 +92,9 @@ class Inference:
     def _open_checkpoint(self, key: Array, path: str | os.PathLike[str] | None) -> Checkpoint | None:
         """Open the folder where the states of training are kept: the one given, or that of the class."""
         path = self.checkpoint if path is None else path
-        return None if path is None else Checkpoint(path, training_facts(self, key))
+        if path is not None:
+            return Checkpoint(path, training_facts(self, key))
+        return None if self._checkpoints is None else Checkpoint.keyed(self._checkpoints, training_facts(self, key))
 
     def _simulate(self, key: Array, program: Program) -> Any:
         raise NotImplementedError

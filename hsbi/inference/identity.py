@@ -43,11 +43,13 @@ def training_facts(estimator: "Inference", key: Array) -> Facts:
     program = estimator._program
     assert program is not None
     data = {covariate.path for covariate in program.structure.covariates if covariate.data is not None}
-    inputs: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     def read(path: str, leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray | np.generic | Array) and path not in data:
-            inputs[path] = leaf
+        if isinstance(leaf, np.ndarray | np.generic | Array):
+            values[path] = "its data" if path in data else f"array {digest_arrays(leaf)}"
+        else:
+            values[path] = leaf if isinstance(leaf, bool | int | float | str) else type(leaf).__qualname__
         return leaf
 
     map_leaves(read, program.arguments)
@@ -57,7 +59,7 @@ def training_facts(estimator: "Inference", key: Array) -> Facts:
         **structure_facts(program.structure),
         **{name: flatten_config(config) for name, config in configs.items()},
         "the estimator": {"kind": type(estimator).__name__, "num_sites": estimator.num_sites},
-        "the arguments": {"digest": digest_arrays(inputs)},
+        "the values of arguments": values,
         "the simulations": {"digest": digest_arrays(getattr(estimator, "simulations", None))},
         "the versions": versions(),
     }
