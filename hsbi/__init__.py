@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hsbi.model.structure import Structure
     from hsbi.model.trace import inspect
     from hsbi.results import from_mcmc
+    from hsbi.simulation.store import Store
     from hsbi.training.fit import FitConfig
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "FitConfig",
     "JointConfig",
     "Simulator",
+    "Store",
     "Structure",
     "SurrogateConfig",
     "__version__",
@@ -40,6 +42,7 @@ _HOMES = {
     "JointConfig": "hsbi.inference.joint",
     "LF": "hsbi.inference.lf",
     "Simulator": "hsbi.model.simulator",
+    "Store": "hsbi.simulation.store",
     "Structure": "hsbi.model.structure",
     "SurrogateConfig": "hsbi.inference.surrogate",
     "from_mcmc": "hsbi.results",
@@ -48,8 +51,13 @@ _HOMES = {
 }
 
 
+_PACKAGES = ("diagnostics",)
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name from its home on first use (PEP 562)."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"hsbi.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hsbi' has no attribute {name!r}; public names are {', '.join(__all__)}.")
     value = getattr(importlib.import_module(_HOMES[name]), name)
