@@ -16,6 +16,7 @@ from hsbi.training.fit import FitResult
 ROOT = Path(__file__).parents[1]
 PAGES = [
     pytest.param("docs/model.md"),
+    pytest.param("docs/diagnostics.md"),
     pytest.param("README.md", marks=pytest.mark.slow),
     pytest.param("docs/inference.md", marks=pytest.mark.slow),
 ]
