@@ -24,6 +24,7 @@ from hsbi.model.simulate import simulate_given
 from hsbi.model.structure import Structure
 from hsbi.model.trace import restore
 from hsbi.results import summary_table, to_arviz
+from hsbi.simulation.execution import Execution
 from hsbi.simulation.ledger import Ledger
 from hsbi.training import Checkpoint, Progress, jit, no_progress, show_progress
 
@@ -51,6 +52,8 @@ class Inference:
         observed: Sequence[str],
         progress: Progress | bool,
         checkpoint: str | os.PathLike[str] | None = None,
+        execution: Execution | None = None,
+        store: str | os.PathLike[str] | None = None,
     ) -> None:
         """Keep the settings."""
         for name, value in (("num_simulations", num_simulations), ("num_samples", num_samples)):
@@ -64,6 +67,8 @@ class Inference:
         self.num_sites = num_sites
         self.observed = tuple(observed)
         self.checkpoint = checkpoint
+        self.execution = execution or Execution()
+        self.store = store
         # Where to keep the states of training unless a folder is given; each run has its own in it.
         self._checkpoints: str | os.PathLike[str] | None = None
         self.ledger = Ledger({"simulate": num_simulations})
@@ -221,7 +226,9 @@ class Inference:
         program, values, _ = self._last()
         latents = {name: values[name] for name in (*program.structure.globals, *program.structure.locals)}
         if simulator:
-            return simulate_given(program, key, latents, ledger=self.ledger, phase="posterior_predictive")
+            return simulate_given(
+                program, key, latents, ledger=self.ledger, phase="posterior_predictive", caller=self.execution
+            )
         surrogates = self._surrogates()
         if not surrogates:
             raise ValueError("There is no surrogate to draw observations from. Pass simulator=True.")

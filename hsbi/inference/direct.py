@@ -3,10 +3,12 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from hsbi.inference.arrays import (
@@ -23,7 +25,9 @@ from hsbi.inference.posterior import FactorizedConfig, Posterior, fit_posterior
 from hsbi.model.program import Program
 from hsbi.model.simulate import calls_per_site, simulate_all
 from hsbi.model.transforms import observation_transform
+from hsbi.simulation.execution import Execution
 from hsbi.simulation.ledger import Ledger
+from hsbi.simulation.shelf import Shelf
 from hsbi.training import Progress, jit
 
 _HELD_OUT = 0.1
@@ -45,6 +49,10 @@ class Direct(Inference):
         posterior_config: FactorizedConfig | JointConfig | None = None,
         progress: Progress | bool = True,
         checkpoint: str | os.PathLike[str] | None = None,
+        workers: int = 0,
+        timeout: float | None = None,
+        executor: Executor | None = None,
+        store: str | os.PathLike[str] | None = None,
     ) -> None:
         """Set up inference.
 
@@ -57,6 +65,10 @@ class Direct(Inference):
             progress: Whether to show progress bars, or a callback that does.
             checkpoint: A folder where the states of training are kept, so that a killed `run` or `fit` goes on when it
                 is called again with the same key; none by default.
+            workers: Processes that run host simulators; 0 runs them in this one.
+            timeout: The most seconds a call of a host simulator may take, with workers; no limit by default.
+            executor: Any `concurrent.futures.Executor` to run host simulators instead of `workers`.
+            store: A folder where simulations are kept as they are made, and found again by the same call.
         """
         super().__init__(
             model,
@@ -66,6 +78,8 @@ class Direct(Inference):
             observed=observed,
             progress=progress,
             checkpoint=checkpoint,
+            execution=Execution(workers=workers, timeout=timeout, executor=executor),
+            store=store,
         )
         self.posterior_config = posterior_config or FactorizedConfig()
         self.simulations: tuple[dict[str, Array], dict[str, Array]] | None = None
@@ -83,7 +97,13 @@ class Direct(Inference):
         started = time.perf_counter()
         bar = self._progress("simulations", num_sets)
         self.simulations = simulate_all(
-            program, key, num_sets, ledger=self.ledger, progress=lambda done, total: bar.update(done)
+            program,
+            key,
+            num_sets,
+            ledger=self.ledger,
+            progress=lambda done, total, note: bar.update(done, note),
+            caller=self.execution,
+            shelf=None if self.store is None else Shelf(self.store, program, key, whole=True),
         )
         bar.close()
         self._program = program
@@ -103,7 +123,7 @@ class Direct(Inference):
         states = self._open_checkpoint(rng_key, checkpoint)
         started = time.perf_counter()
         prior_key, posterior_key = jax.random.split(rng_key)
-        values, observations = self.simulations
+        values, observations = _drop_failed(*self.simulations)
         coordinates, design = fit_coordinates(program, prior_key), read_design(program)
         shapes, supports = observation_shapes(program.structure), observation_supports(program)
         for shape in shapes:
@@ -141,3 +161,25 @@ class Direct(Inference):
             )
         self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
         self.timings["posterior"] = time.perf_counter() - started
+
+
+def _drop_failed(values: dict[str, Array], observations: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Leave out data sets with a simulation that failed.
+
+    That loses nothing: observed data are valid, and given the data the latents of valid data sets are distributed as
+    those of all.
+    """
+    usable = np.ones(next(iter(observations.values())).shape[0], bool)
+    for value in (*values.values(), *observations.values()):
+        array = np.asarray(value)
+        good = np.isfinite(array) if array.dtype.kind == "f" else array != np.iinfo(array.dtype).min
+        usable &= np.all(good, axis=tuple(range(1, array.ndim)))
+    if usable.all():
+        return values, observations
+    kept = np.flatnonzero(usable)
+    if kept.size < 2:
+        raise ValueError(
+            f"{kept.size} of {usable.size} data sets are without failed simulations, expected at least 2. "
+            "Check the simulator, or raise num_simulations."
+        )
+    return jax.tree.map(lambda array: array[kept], (values, observations))

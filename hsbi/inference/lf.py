@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import jax
@@ -25,7 +26,9 @@ from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surro
 from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites
 from hsbi.model.transforms import observation_transform
+from hsbi.simulation.execution import Execution
 from hsbi.simulation.ledger import Ledger
+from hsbi.simulation.shelf import Shelf
 from hsbi.training import Checkpoint, Progress, jit
 
 # Sites held out for validation in all, and bounds on the number of data sets they make.
@@ -58,6 +61,10 @@ class LF(Inference):
         posterior_config: FactorizedConfig | JointConfig | None = None,
         progress: Progress | bool = True,
         checkpoint: str | os.PathLike[str] | None = None,
+        workers: int = 0,
+        timeout: float | None = None,
+        executor: Executor | None = None,
+        store: str | os.PathLike[str] | None = None,
     ) -> None:
         """Set up inference.
 
@@ -74,6 +81,10 @@ class LF(Inference):
             progress: Whether to show progress bars, or a callback that does.
             checkpoint: A folder where the states of training are kept, so that a killed `run` or `fit` goes on when it
                 is called again with the same key; none by default.
+            workers: Processes that run host simulators; 0 runs them in this one.
+            timeout: The most seconds a call of a host simulator may take, with workers; no limit by default.
+            executor: Any `concurrent.futures.Executor` to run host simulators instead of `workers`.
+            store: A folder where simulations are kept as they are made, and found again by the same call.
         """
         super().__init__(
             model,
@@ -83,6 +94,8 @@ class LF(Inference):
             observed=observed,
             progress=progress,
             checkpoint=checkpoint,
+            execution=Execution(workers=workers, timeout=timeout, executor=executor),
+            store=store,
         )
         self.surrogate_config = surrogate_config or SurrogateConfig()
         self.posterior_config = posterior_config or FactorizedConfig()
@@ -105,7 +118,9 @@ class LF(Inference):
             key,
             self.num_simulations // calls,
             ledger=self.ledger,
-            progress=lambda done, total: bar.update(done),
+            progress=lambda done, total, note: bar.update(done, note),
+            caller=self.execution,
+            shelf=None if self.store is None else Shelf(self.store, program, key),
         )
         bar.close()
         self._program = program

@@ -1,13 +1,96 @@
-"""One call of a simulator outside JAX: its generator, its arguments, the checks of what comes back."""
+"""One call of a simulator outside JAX: its generator, its arguments, the checks of what comes back.
 
+Worker processes import this module, so it needs NumPy and nothing else.
+"""
+
+import dataclasses
+import enum
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 NUMERIC_KINDS = "biuf"
+
+
+class Status(enum.IntEnum):
+    """How a simulation ended."""
+
+    OK = 0
+    ERROR = 1
+    TIMEOUT = 2
+    KILLED = 3
+    NONFINITE = 4
+    SHAPE = 5
+
+
+class ShapeError(ValueError):
+    """An output of another shape than was declared."""
+
+
+class DtypeError(TypeError):
+    """An output that is not made of real numbers."""
+
+
+class OutputError(ValueError):
+    """An output that no run should go on after, such as half a count."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostSpec:
+    """What one call of a host simulator must give.
+
+    Attributes:
+        name: The observation it simulates.
+        event_shape: The shape of one output.
+        dtype: The type that outputs are cast to, as NumPy writes it.
+        discrete: Whether outputs are counts.
+    """
+
+    name: str
+    event_shape: tuple[int, ...]
+    dtype: str
+    discrete: bool
+
+    @property
+    def fill(self) -> float:
+        """What stands for an output that is not there: NaN, or the smallest integer, outside every count support."""
+        return np.iinfo(self.dtype).min if self.discrete else np.nan
+
+
+class CallError(NamedTuple):
+    """Why a call gave no usable output.
+
+    Attributes:
+        kind: The type of the exception; empty where there was none.
+        message: What it said.
+        traceback: Where it came from; empty where nothing was raised.
+        fatal: Whether the run should stop.
+    """
+
+    kind: str
+    message: str
+    traceback: str = ""
+    fatal: bool = False
+
+
+class Attempt(NamedTuple):
+    """What one call came to.
+
+    Attributes:
+        status: How it ended.
+        value: What came back, cast; None where nothing usable did.
+        error: What was wrong, or None.
+        dtype: The type of what came back, before it was cast.
+    """
+
+    status: Status
+    value: np.ndarray | None
+    error: CallError | None
+    dtype: str = ""
 
 
 def host_generator(key_data: np.ndarray) -> np.random.Generator:
@@ -30,16 +113,26 @@ def host_value(
     NumPy users expect. A count that is not finite, or too large for its type, becomes the smallest
     integer, outside every count support.
     """
-    arguments = [_host_argument(value) for value in params]
     try:
-        value = np.asarray(fn(rng, *arguments))
+        value = _call(fn, rng, params)
     except Exception as error:
         shapes = tuple(np.shape(value) for value in params)
         raise RuntimeError(
             f"Simulator {name_of(fn)!r} raised {type(error).__name__}: {error} (parameter shapes {shapes})."
         ) from error
+    return _check(fn, value, event_shape, dtype, discrete)
+
+
+def _call(fn: Callable[..., Any], rng: np.random.Generator, params: Sequence[np.ndarray]) -> np.ndarray:
+    return np.asarray(fn(rng, *[_host_argument(value) for value in params]))
+
+
+def _check(
+    fn: Callable[..., Any], value: np.ndarray, event_shape: tuple[int, ...], dtype: np.dtype, discrete: bool
+) -> np.ndarray:
+    """Refuse what is no array of numbers of the right shape, and cast the rest."""
     if value.dtype.kind not in NUMERIC_KINDS:
-        raise TypeError(
+        raise DtypeError(
             f"Simulator {name_of(fn)!r} returned dtype {value.dtype}, expected real numbers. "
             "Return an array of floats, integers or booleans."
         )
@@ -47,7 +140,7 @@ def host_value(
     if discrete:
         broken = value[np.isfinite(value) & (value != np.floor(value))]
         if broken.size:
-            raise ValueError(
+            raise OutputError(
                 f"Simulator {name_of(fn)!r} returned {broken[0]} at a count site, expected whole numbers. "
                 "Round in the simulator, or give it a continuous support."
             )
@@ -56,6 +149,39 @@ def host_value(
         return np.where(usable, value, info.min).astype(dtype)
     with np.errstate(over="ignore"):
         return value.astype(dtype)
+
+
+def attempt(fn: Callable[..., Any], spec: HostSpec, key_data: np.ndarray, params: Sequence[np.ndarray]) -> Attempt:
+    """Make one call and never raise: a pool of processes would break over an exception that cannot be sent.
+
+    Interrupts by the keyboard pass through.
+    """
+    try:
+        raw = _call(fn, host_generator(key_data), params)
+        value = _check(fn, raw, spec.event_shape, np.dtype(spec.dtype), spec.discrete)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _explain(error)
+    usable = value != spec.fill if spec.discrete else np.isfinite(value)
+    if usable.all():
+        return Attempt(Status.OK, value, None, raw.dtype.name)
+    message = f"{usable.size - np.count_nonzero(usable)} of {usable.size} numbers are not finite as {spec.dtype}"
+    return Attempt(Status.NONFINITE, value, CallError("", message), raw.dtype.name)
+
+
+def _explain(error: BaseException) -> Attempt:
+    try:
+        message = str(error)
+    except Exception:
+        message = f"a {type(error).__name__} that cannot be printed"
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception:
+        lines = ""
+    status = Status.SHAPE if isinstance(error, ShapeError) else Status.ERROR
+    fatal = isinstance(error, OutputError | DtypeError)
+    return Attempt(status, None, CallError(type(error).__name__, message, lines, fatal))
 
 
 def run_host(
@@ -82,11 +208,14 @@ def run_host(
     return out
 
 
-def check_output_shape(fn: Callable[..., Any], expected: tuple[int, ...], got: tuple[int, ...]) -> None:
+def check_output_shape(
+    fn: Callable[..., Any], expected: tuple[int, ...], got: tuple[int, ...], site: str | None = None
+) -> None:
     """Refuse an output of another shape than the event's."""
     if expected != got:
-        raise ValueError(
-            f"Simulator {name_of(fn)!r} returned shape {got} for one site, expected event_shape {expected}. "
+        where = "" if site is None else f" at site {site!r}"
+        raise ShapeError(
+            f"Simulator {name_of(fn)!r}{where} returned shape {got} for one site, expected event_shape {expected}. "
             "Change the function or event_shape, or say with param_event_dims which parameter dimensions belong to "
             "one call."
         )

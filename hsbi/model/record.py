@@ -197,6 +197,8 @@ class Recorder(numpyro.primitives.Messenger):
         frames = tuple(Frame(name=frame.name, dim=frame.dim, size=frame.size) for frame in stack)
         statement = Statement(name=msg["name"], kind=self._kind(msg), frames=frames, value=msg["value"])
         if msg["type"] == "sample":
+            if (found := find_simulator(msg["fn"])) is not None:
+                found[0].check_event_shape(msg["name"])
             statement.fn = msg["fn"]
             statement.data = bool(msg["is_observed"])
             statement.inputs = msg["infer"].get("inputs")

@@ -1,40 +1,28 @@
-"""Run a program many times in bounded memory, make host calls outside JAX, and count every simulator call."""
+"""One run of a program as a row of arrays, with host calls left to be made, and how many rows fit at once."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
+from numpyro.distributions import constraints
 from numpyro.ops.provenance import eval_provenance
 
+from hsbi.model.calls import HostCalls
 from hsbi.model.execution import Handler, Visit, execute, stand_in
-from hsbi.model.host import host_generator, host_value
 from hsbi.model.program import Program, with_num_sites
 from hsbi.model.simulator import Simulator, find_simulator
 from hsbi.model.structure import Structure
 from hsbi.model.trace import canonicalize
 
-if TYPE_CHECKING:
-    from hsbi.simulation.ledger import Ledger
-
-Progress = Callable[[int, int], None]
-
 # Rows that run at once are bounded by memory (in numbers, temporaries included) and by what still gains speed.
 _MAX_NUMBERS, _TEMPORARIES, _MAX_ROWS = 2**25, 8, 4096
-# Host calls dominate their rows, so chunks are for reports of progress only.
-_MAX_HOST_ROWS = 64
-
-
-class HostCalls(NamedTuple):
-    """Calls of a host simulator that have yet to be made: words of keys and parameters, batch axes first."""
-
-    keys: Array
-    params: tuple[Array, ...]
+# Drawing the latents of host calls is cheap; this many rows at once leave nothing to gain.
+_MAX_HOST_ROWS = 1024
 
 
 class Row(NamedTuple):
@@ -53,11 +41,13 @@ class Plan:
         traced_calls: Calls per site that run inside JAX; one where no observation is a `Simulator`.
         host_calls: Calls per site that are made outside JAX.
         hosts: The host simulators to be called outside JAX, by observation.
+        counts: The supports of simulators of counts, where they do not depend on parameters.
     """
 
     traced_calls: int
     host_calls: int
     hosts: dict[str, Simulator]
+    counts: dict[str, constraints.Constraint]
 
     @property
     def calls(self) -> int:
@@ -85,7 +75,12 @@ def make_plan(program: Program) -> Plan:
         hosts = {}
     host_calls = sum(count for name, (_, count) in found.items() if name in hosts)
     total = sum(count for _, count in found.values()) if found else 1
-    return Plan(traced_calls=total - host_calls, host_calls=host_calls, hosts=hosts)
+    counts = {
+        name: simulator.support
+        for name, (simulator, _) in found.items()
+        if simulator.is_discrete and simulator.has_static_support
+    }
+    return Plan(traced_calls=total - host_calls, host_calls=host_calls, hosts=hosts, counts=counts)
 
 
 def _observations_are_chained(program: Program) -> bool:
@@ -177,73 +172,6 @@ def _lay_out_calls(simulator: Simulator, batch_shape: tuple[int, ...], key: Arra
     return HostCalls(words.reshape(*batch_shape, words.shape[-1]), params)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """How rows are run and counted.
-
-    Attributes:
-        plan: What the program means for its simulators.
-        structure: The structure that rows have.
-        ledger: Where calls are counted.
-        phase: The phase they are counted under.
-        progress: Called with the rows done and their total.
-        chunk_size: The most rows that run at once.
-    """
-
-    plan: Plan
-    structure: Structure
-    ledger: "Ledger | None"
-    phase: str
-    progress: Progress | None
-    chunk_size: int
-
-    def count(self, calls: int) -> None:
-        """Count calls that are about to be made."""
-        if self.ledger is not None and calls:
-            self.ledger.add(self.phase, calls)
-
-
-def run_rows(run: Callable[[Array], Row], total: int, job: Job) -> Row:
-    """Run rows chunk by chunk and make the host calls; every call is counted when it is made.
-
-    Args:
-        run: Runs the rows of the given numbers.
-        total: The number of rows.
-        job: How they are run and counted.
-    """
-    num_sites = job.structure.num_sites
-    left = None if job.ledger is None else job.ledger.remaining(job.phase)
-    if left is not None and left < total * num_sites * job.plan.calls:
-        # Over budget: the ledger refuses before anything runs.
-        job.count(total * num_sites * job.plan.calls)
-    chunks: list[Row] = []
-    for numbers in chunk(total, job.chunk_size):
-        job.count(len(numbers) * num_sites * job.plan.traced_calls)
-        row = run(jnp.asarray(numbers))
-        made = {name: _make_calls(job, name, calls) for name, calls in row.calls.items()}
-        observations = {name: canonicalize(job.structure[name], value) for name, value in made.items()}
-        chunks.append(Row(row.values, {**row.observations, **observations}, {}))
-        if job.progress is not None:
-            job.progress(numbers[-1] + 1, total)
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *chunks)
-
-
-def _make_calls(job: Job, name: str, calls: HostCalls) -> np.ndarray:
-    """Call a host simulator once per row and batch member."""
-    simulator = job.plan.hosts[name]
-    words, params = np.asarray(calls.keys), [np.asarray(value) for value in calls.params]
-    lead = words.shape[:-1]
-    values = np.empty(lead + tuple(simulator.event_shape), simulator.dtype)
-    for member in np.ndindex(*lead):
-        job.count(1)
-        rng = host_generator(words[member])
-        arguments = [value[member] for value in params]
-        values[member] = host_value(
-            simulator.fn, rng, arguments, simulator.event_shape, simulator.dtype, simulator.is_discrete
-        )
-    return values
-
-
 def chunk(total: int, most: int) -> Iterator[range]:
     """Split rows into chunks of one size, with a remainder only where no size above half of `most` divides them.
 
@@ -257,7 +185,6 @@ def chunk(total: int, most: int) -> Iterator[range]:
 
 def default_chunk_size(plan: Plan, structure: Structure) -> int:
     """Bound the rows that run at once, by the memory of one row of the given structure."""
-    if plan.hosts:
-        return _MAX_HOST_ROWS
     numbers = sum(math.prod(site.shape) for site in structure.sites)
-    return max(1, min(_MAX_ROWS, _MAX_NUMBERS // (_TEMPORARIES * numbers)))
+    most = _MAX_HOST_ROWS if plan.hosts else _MAX_ROWS
+    return max(1, min(most, _MAX_NUMBERS // (_TEMPORARIES * numbers)))

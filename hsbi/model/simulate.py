@@ -1,5 +1,6 @@
 """Simulate single sites or whole data sets from a program, with an honest count."""
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -11,11 +12,14 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from hsbi.model.draws import draw_latents
-from hsbi.model.execution import Visit, draw
+from hsbi.model.calls import Caller, InProcess
+from hsbi.model.execution import Visit, draw, execute
+from hsbi.model.failures import usable_rows
 from hsbi.model.host import host_generator
 from hsbi.model.program import Program, take_sites, with_num_sites
-from hsbi.model.rows import Job, Progress, Row, default_chunk_size, has_sites, make_plan, run_once, run_rows
+from hsbi.model.rows import Row, default_chunk_size, has_sites, make_plan, run_once
+from hsbi.model.runs import Job, Progress, Rows, Shelf, run_rows
+from hsbi.model.structure import Structure
 from hsbi.model.trace import restore
 
 if TYPE_CHECKING:
@@ -28,12 +32,20 @@ class Simulations(NamedTuple):
     Attributes:
         index: The site of each row.
         values: Globals and locals by name, rows first, without the site axis.
-        observations: Observations by name, rows first, without the site axis.
+        observations: Observations by name, rows first, without the site axis; NaN, or the smallest integer, where a
+            simulation failed.
+        status: How each observation's simulation ended, by name, as numbers of `hsbi.model.host.Status`.
     """
 
     index: Array  # pyright: ignore[reportIncompatibleMethodOverride]
     values: dict[str, Array]
     observations: dict[str, Array]
+    status: dict[str, np.ndarray]
+
+    @property
+    def usable(self) -> np.ndarray:
+        """Say which rows have every observation."""
+        return usable_rows(self.status, self.index.shape[0])
 
 
 def calls_per_site(program: Program) -> int:
@@ -58,6 +70,8 @@ def simulate_sites(
     index: ArrayLike | None = None,
     progress: Progress | None = None,
     chunk_size: int | None = None,
+    caller: Caller | None = None,
+    shelf: Shelf | None = None,
 ) -> Simulations:
     """Draw latents from the prior and simulate one site for each.
 
@@ -70,38 +84,68 @@ def simulate_sites(
         ledger: Counts the simulator calls that are made.
         phase: The phase they are counted under.
         index: The site of each row; shuffled cycles over all sites by default.
-        progress: Called with the rows done and their total.
+        progress: Called with the rows done, their total, and a note.
         chunk_size: The most rows that run at once; chosen by memory by default.
+        caller: Where host simulators run; in this process by default.
+        shelf: Where rows are kept as they are complete; nowhere by default.
     """
     if num_simulations < 1:
         raise ValueError(f"num_simulations is {num_simulations}, expected at least 1.")
     site_key, row_key = jax.random.split(key)
     if program.route == "whole":
-        return _simulate_whole(program, row_key, num_simulations, ledger, phase, index, progress, chunk_size)
+        if index is not None:
+            raise ValueError(f"The sites to simulate cannot be chosen: {program.reason} Leave out `index`.")
+        num_runs = _warn_of_whole_runs(program, num_simulations)
+        rows = _run_all(program, row_key, num_runs, ledger, phase, progress, chunk_size, caller, shelf)
+        return _split_runs(program, rows)
     if index is None:
         sites = visit_sites(site_key, program.num_sites, num_simulations)
     else:
         sites = _check_index(program, index, num_simulations)
     structure = with_num_sites(program.structure, 1)
-    plan = make_plan(program)
     in_memory = structure if program.route == "resize" else program.structure
-    job = Job(
+    job = _make_job(program, structure, ledger, phase, progress, chunk_size, caller, shelf, in_memory)
+    job = dataclasses.replace(job, sites=np.asarray(sites))
+    collect = bool(job.plan.hosts)
+
+    def run(numbers: Array) -> Row:
+        return _site_rows(program, row_key, numbers, sites[jnp.minimum(numbers, num_simulations - 1)], collect)
+
+    rows = run_rows(run, num_simulations, job)
+
+    def drop_site(values: dict[str, np.ndarray]) -> dict[str, Array]:
+        return _to_jax({name: value[:, 0] if has_sites(structure, name) else value for name, value in values.items()})
+
+    return Simulations(sites, drop_site(rows.values), drop_site(rows.observations), rows.status)
+
+
+def _make_job(
+    program: Program,
+    structure: Structure,
+    ledger: "Ledger | None",
+    phase: str,
+    progress: Progress | None,
+    chunk_size: int | None,
+    caller: Caller | None,
+    shelf: Shelf | None = None,
+    in_memory: Structure | None = None,
+) -> Job:
+    """Say how rows are run; chunks are bounded by the memory of a row of `in_memory`, its structure by default."""
+    plan = make_plan(program)
+    return Job(
         plan=plan,
         structure=structure,
         ledger=ledger,
         phase=phase,
         progress=progress,
-        chunk_size=chunk_size or default_chunk_size(plan, in_memory),
-    )
-    collect = bool(plan.hosts)
-    rows = run_rows(
-        lambda numbers: _site_rows(program, row_key, numbers, sites[numbers], collect), num_simulations, job
+        chunk_size=chunk_size or default_chunk_size(plan, in_memory or structure),
+        caller=caller or InProcess(),
+        shelf=shelf,
     )
 
-    def drop_site(values: dict[str, Array]) -> dict[str, Array]:
-        return {name: value[:, 0] if has_sites(structure, name) else value for name, value in values.items()}
 
-    return Simulations(sites, drop_site(rows.values), drop_site(rows.observations))
+def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Array]:
+    return {name: jnp.asarray(value) for name, value in values.items()}
 
 
 def simulate_given(
@@ -113,6 +157,7 @@ def simulate_given(
     phase: str = "simulate",
     progress: Progress | None = None,
     chunk_size: int | None = None,
+    caller: Caller | None = None,
 ) -> dict[str, Array]:
     """Simulate all sites at given latents.
 
@@ -122,8 +167,9 @@ def simulate_given(
         values: Every latent, draws first, then the canonical layout.
         ledger: Counts the simulator calls that are made, one per site and draw.
         phase: The phase they are counted under.
-        progress: Called with the draws done and their total.
+        progress: Called with the draws done, their total, and a note.
         chunk_size: The most draws that run at once; chosen by memory by default.
+        caller: Where host simulators run; in this process by default.
 
     Returns:
         By observation, draws first, then the canonical layout.
@@ -138,22 +184,14 @@ def simulate_given(
         raise ValueError(
             f"Latents have {sorted(numbers_of_draws)} draws, expected equally many along the first axis of each."
         )
-    plan = make_plan(program)
-    job = Job(
-        plan=plan,
-        structure=program.structure,
-        ledger=ledger,
-        phase=phase,
-        progress=progress,
-        chunk_size=chunk_size or default_chunk_size(plan, program.structure),
-    )
-    collect = bool(plan.hosts)
+    job = _make_job(program, program.structure, ledger, phase, progress, chunk_size, caller)
+    total, collect = numbers_of_draws.pop(), bool(job.plan.hosts)
 
     def run(numbers: Array) -> Row:
-        return _given_rows(program, key, numbers, {name: value[numbers] for name, value in given.items()}, collect)
+        own = jnp.minimum(numbers, total - 1)
+        return _given_rows(program, key, numbers, {name: value[own] for name, value in given.items()}, collect)
 
-    rows = run_rows(run, numbers_of_draws.pop(), job)
-    return rows.observations
+    return _to_jax(run_rows(run, total, job).observations)
 
 
 def simulate_all(
@@ -165,33 +203,49 @@ def simulate_all(
     phase: str = "simulate",
     progress: Progress | None = None,
     chunk_size: int | None = None,
+    caller: Caller | None = None,
+    shelf: Shelf | None = None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Draw latents from the prior and simulate all sites for each draw.
+
+    Draw i is a function of key and i alone.
+
+    Args:
+        program: The program, by any route.
+        key: The key of all draws.
+        num_draws: The number of draws.
+        ledger: Counts the simulator calls that are made, one per site and draw.
+        phase: The phase they are counted under.
+        progress: Called with the draws done, their total, and a note.
+        chunk_size: The most draws that run at once; chosen by memory by default.
+        caller: Where host simulators run; in this process by default.
+        shelf: Where draws are kept as they are complete; nowhere by default.
 
     Returns:
         Latents and observations, draws first, then the canonical layout.
     """
-    prior_key, data_key = jax.random.split(key)
-    values = draw_latents(program, prior_key, num_draws)
-    observations = simulate_given(
-        program, data_key, values, ledger=ledger, phase=phase, progress=progress, chunk_size=chunk_size
-    )
-    return values, observations
+    rows = _run_all(program, key, num_draws, ledger, phase, progress, chunk_size, caller, shelf)
+    return _to_jax(rows.values), _to_jax(rows.observations)
 
 
-def _simulate_whole(
+def _run_all(
     program: Program,
     key: Array,
-    num_simulations: int,
+    num_draws: int,
     ledger: "Ledger | None",
     phase: str,
-    index: ArrayLike | None,
     progress: Progress | None,
     chunk_size: int | None,
-) -> Simulations:
-    if index is not None:
-        raise ValueError(f"The sites to simulate cannot be chosen: {program.reason} Leave out `index`.")
-    structure, num_sites = program.structure, program.num_sites
+    caller: Caller | None,
+    shelf: Shelf | None,
+) -> Rows:
+    job = _make_job(program, program.structure, ledger, phase, progress, chunk_size, caller, shelf)
+    collect = bool(job.plan.hosts)
+    return run_rows(lambda numbers: _all_rows(program, key, numbers, collect), num_draws, job)
+
+
+def _warn_of_whole_runs(program: Program, num_simulations: int) -> int:
+    num_sites = program.num_sites
     num_runs = max(1, num_simulations // num_sites)
     warnings.warn(
         f"The whole program is simulated {num_runs} times, which makes {num_runs * num_sites} single-site simulations "
@@ -200,19 +254,24 @@ def _simulate_whole(
         UserWarning,
         stacklevel=3,
     )
-    values, observations = simulate_all(
-        program, key, num_runs, ledger=ledger, phase=phase, progress=progress, chunk_size=chunk_size
-    )
+    return num_runs
 
-    def to_rows(name: str, value: Array) -> Array:
+
+def _split_runs(program: Program, runs: Rows) -> Simulations:
+    """Make every site of a whole run a row."""
+    structure, num_sites = program.structure, program.num_sites
+    num_runs = next(iter(runs.observations.values())).shape[0]
+
+    def to_rows(name: str, value: np.ndarray) -> Array:
         if has_sites(structure, name):
-            return value.reshape(num_runs * num_sites, *value.shape[2:])
-        return jnp.repeat(value, num_sites, axis=0)
+            return jnp.asarray(value.reshape(num_runs * num_sites, *value.shape[2:]))
+        return jnp.repeat(jnp.asarray(value), num_sites, axis=0)
 
     return Simulations(
         jnp.tile(jnp.arange(num_sites), num_runs),
-        {name: to_rows(name, value) for name, value in values.items()},
-        {name: to_rows(name, value) for name, value in observations.items()},
+        {name: to_rows(name, value) for name, value in runs.values.items()},
+        {name: to_rows(name, value) for name, value in runs.observations.items()},
+        {name: np.repeat(value, num_sites) for name, value in runs.status.items()},
     )
 
 
@@ -239,6 +298,21 @@ def _site_rows(program: Program, key: Array, numbers: Array, sites: Array, colle
         return run_once(program, row_key, draw, collect, site)
 
     return jax.vmap(one)(numbers, sites)
+
+
+@partial(jax.jit, static_argnames="collect")
+def _all_rows(program: Program, key: Array, numbers: Array, collect: bool) -> Row:
+    prior_key, data_key = jax.random.split(key)
+
+    def one(number: Array) -> Row:
+        drawn = execute(program, jax.random.fold_in(prior_key, number)).latents
+
+        def latent(visit: Visit) -> Array:
+            return drawn[visit.site.name]
+
+        return run_once(program, jax.random.fold_in(data_key, number), latent, collect)
+
+    return jax.vmap(one)(numbers)
 
 
 @partial(jax.jit, static_argnames="collect")

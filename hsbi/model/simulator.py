@@ -49,7 +49,7 @@ class Simulator(Distribution):
     """
 
     pytree_data_fields = ("params", "_support_arrays")
-    pytree_aux_fields = ("fn", "host", "density", "param_event_dims", "_support_static")
+    pytree_aux_fields = ("fn", "host", "density", "param_event_dims", "_support_static", "_declared")
     params: tuple[Array, ...]
 
     def __init__(
@@ -87,15 +87,18 @@ class Simulator(Distribution):
                 f"Simulator {name_of(fn)!r} is a host function, so its output shape cannot be inferred. "
                 "Pass event_shape=..., the shape of what one call returns (() for a scalar)."
             )
-        expected = None if event_shape is None else tuple(int(size) for size in event_shape)
-        if not self.host:
-            inferred = _infer_event_shape(fn, self.params, self.param_event_dims)
-            check_output_shape(fn, expected if expected is not None else inferred, inferred)
-            expected = inferred
-        assert expected is not None
-        support = _as_support(fn, support, expected)
+        declared = None if event_shape is None else tuple(int(size) for size in event_shape)
+        found = declared if self.host else _infer_event_shape(fn, self.params, self.param_event_dims)
+        assert found is not None
+        # A wrong declaration is refused on first use, when the name of the site is known.
+        self._declared = found if declared is None else declared
+        support = _as_support(fn, support, found)
         self._support_static, self._support_arrays = _split_support(support)
-        super().__init__(batch_shape, expected, validate_args=validate_args)
+        super().__init__(batch_shape, found, validate_args=validate_args)
+
+    def check_event_shape(self, site: str | None = None) -> None:
+        """Refuse an event shape that was declared and is not what the function returns."""
+        check_output_shape(self.fn, self._declared, self.event_shape, site)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -104,6 +107,16 @@ class Simulator(Distribution):
             return self._support_static.constraint
         assert self._support_arrays is not None
         return self._support_arrays
+
+    @property
+    def has_static_support(self) -> bool:
+        """Whether the support is known without parameters."""
+        return self._support_static is not None
+
+    @property
+    def param_event_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape that each parameter has in one call."""
+        return tuple(self._event_shape_of(position) for position in range(len(self.params)))
 
     @property
     def has_rsample(self) -> bool:
@@ -125,6 +138,7 @@ class Simulator(Distribution):
                 f"Simulator {name_of(self.fn)!r} needs a random key to be sampled. "
                 "Run the model under numpyro.handlers.seed, or call sample(key)."
             )
+        self.check_event_shape()
         lead = tuple(sample_shape) + self.batch_shape
         keys = jax.vmap(jax.random.fold_in, (None, 0))(_typed_key(key), jnp.arange(math.prod(lead), dtype=jnp.uint32))
         if self.host:
@@ -146,7 +160,7 @@ class Simulator(Distribution):
             One event. It may be mapped with `jax.vmap`; every member is then one call.
         """
         values = tuple(jnp.asarray(value) for value in params)
-        expected = tuple(self._event_shape_of(position) for position in range(len(self.params)))
+        expected = self.param_event_shapes
         got = tuple(value.shape for value in values)
         if got != expected:
             raise ValueError(
@@ -204,6 +218,7 @@ class Simulator(Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: list[Any] | None = None) -> Array:
         """Evaluate the density that was given, at every member of the batch."""
+        self.check_event_shape()
         value = jnp.asarray(value)
         if value.shape[value.ndim - self.event_dim :] != self.event_shape or value.ndim < self.event_dim:
             raise ValueError(

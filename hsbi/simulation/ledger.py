@@ -32,6 +32,7 @@ class Ledger:
         self._total_budget = int(limits.pop("")) if not isinstance(budget, Mapping) and limits else None
         self._budgets = {phase: int(limit) for phase, limit in limits.items()}
         self._counts: dict[str, int] = {}
+        self._restored: dict[str, int] = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -42,6 +43,11 @@ class Ledger:
     def total(self) -> int:
         """The calls of all phases."""
         return sum(self._counts.values())
+
+    @property
+    def restored(self) -> dict[str, int]:
+        """The calls of each phase whose results came from a store, as a copy; they are no part of the counts."""
+        return dict(self._restored)
 
     @property
     def budget(self) -> int | dict[str, int] | None:
@@ -75,19 +81,33 @@ class Ledger:
             )
         self._counts[phase] = self[phase] + int(count)
 
+    def restore(self, phase: str, count: int) -> None:
+        """Note calls that were made before and whose results came from a store.
+
+        Args:
+            phase: The phase, such as `simulate`.
+            count: How many single-site calls were not made again.
+        """
+        if not _is_count(count):
+            raise ValueError(f"Phase {phase!r} restored {count!r} simulator calls, expected a whole number.")
+        self._restored[phase] = self._restored.get(phase, 0) + int(count)
+
     def __getitem__(self, phase: str) -> int:
         """Give the calls of one phase, zero if it made none."""
         return self._counts.get(phase, 0)
 
     def __str__(self) -> str:
         """Show one line per phase and the total."""
-        rows = [*self._counts.items(), ("total", self.total)]
+        phases = dict.fromkeys([*self._counts, *self._restored])
+        rows = [*((phase, self[phase]) for phase in phases), ("total", self.total)]
         width = max(len(name) for name, _ in rows)
         digits = max(len(f"{count:,}") for _, count in rows)
         lines = ["simulator calls"]
         for name, count in rows:
             limit = self._total_budget if name == "total" else self._budgets.get(name)
-            lines.append(f"  {name:<{width}}  {count:>{digits},}" + ("" if limit is None else f" of {limit:,}"))
+            line = f"  {name:<{width}}  {count:>{digits},}" + ("" if limit is None else f" of {limit:,}")
+            stored = self._restored.get(name)
+            lines.append(line if stored is None else f"{line}, and {stored:,} from the store")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

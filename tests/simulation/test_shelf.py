@@ -1,0 +1,184 @@
+"""Simulations are kept, found again, and refused where they belong to another run."""
+
+import errno
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import hsbi
+from hsbi.model.failures import SimulationError
+from hsbi.model.simulate import simulate_all, simulate_sites
+from hsbi.simulation import Ledger, shards, shelf
+from hsbi.simulation.execution import Execution
+from hsbi.simulation.shards import list_shards
+from hsbi.simulation.shelf import Shelf
+from tests.model.programs import schools_program
+from tests.simulation.conftest import KEY, NUM
+from tests.simulation.programs import X, switched_program
+from tests.simulation.simulators import Switch
+from tests.simulation.test_execution import equal
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(shelf, "_FLUSH_ROWS", 1)
+
+
+def test_a_store_is_filled_and_used_again(program, switch, reference, tmp_path):
+    switch.set("well", tally=tmp_path / "tally")
+    folder = tmp_path / "deep" / "store"
+    equal(simulate_sites(program, KEY, 120, shelf=Shelf(folder, program, KEY)), first(reference, 120))
+    ledger = Ledger({"simulate": NUM})
+    rows = simulate_sites(program, KEY, NUM, ledger=ledger, shelf=Shelf(folder, program, KEY))
+    equal(rows, reference)
+    assert ledger.counts == {"simulate": 80}
+    assert ledger.restored == {"simulate": 120}
+    assert "80 of 200, and 120 from the store" in str(ledger)
+    assert (tmp_path / "tally").stat().st_size == NUM
+    # All are there: nothing runs, and fewer may be asked for.
+    ledger = Ledger({"simulate": 0})
+    equal(simulate_sites(program, KEY, NUM, ledger=ledger, shelf=Shelf(folder, program, KEY)), reference)
+    equal(simulate_sites(program, KEY, 50, ledger=ledger, shelf=Shelf(folder, program, KEY)), first(reference, 50))
+    assert ledger.total == 0
+
+
+def first(rows, number):
+    def cut(values):
+        return {name: value[:number] for name, value in values.items()}
+
+    return rows._replace(
+        index=rows.index[:number],
+        values=cut(rows.values),
+        observations=cut(rows.observations),
+        status=cut(rows.status),
+    )
+
+
+def test_simulators_in_jax_are_kept_as_well(tmp_path):
+    program = schools_program()
+    whole = simulate_sites(program, KEY, 60)
+    rows = simulate_sites(program, KEY, 60, shelf=Shelf(tmp_path / "a", program, KEY), chunk_size=20)
+    np.testing.assert_allclose(rows.observations["y"], whole.observations["y"], rtol=1e-5)
+    again = simulate_sites(program, KEY, 60, shelf=Shelf(tmp_path / "a", program, KEY), ledger=(ledger := Ledger()))
+    equal(again, rows)
+    assert ledger.total == 0
+    values, data = simulate_all(program, KEY, 6, shelf=Shelf(tmp_path / "b", program, KEY, whole=True))
+    longer, more = simulate_all(program, KEY, 9, shelf=Shelf(tmp_path / "b", program, KEY, whole=True), ledger=ledger)
+    assert ledger.total == 3 * 8
+    np.testing.assert_array_equal(longer["theta"][:6], values["theta"])
+    np.testing.assert_array_equal(more["y"][:6], data["y"])
+
+
+def test_another_run_is_refused_by_name(program, switch, tmp_path):
+    simulate_sites(program, KEY, 5, shelf=Shelf(tmp_path, program, KEY))
+    with pytest.raises(ValueError, match=r"random key is \[0, 2\], the store's is \[0, 1\]"):
+        Shelf(tmp_path, program, jax.random.key(2))
+    with pytest.raises(ValueError, match="argument 'x' has other values"):
+        Shelf(tmp_path, switched_program(switch, X + 1.0), KEY)
+    with pytest.raises(
+        ValueError, match=r"shape of site 'eta' is \[4\], in the store \[5\].*'x' is float64\[4\], in the"
+    ):
+        Shelf(tmp_path, switched_program(switch, X[:4]), KEY)
+    with pytest.raises(ValueError, match="site 'tau' is only in the model; .*site 'eta' is only in the store"):
+        Shelf(tmp_path, schools_program(), KEY)
+    with pytest.raises(ValueError, match="its rows are single sites, not whole data sets"):
+        Shelf(tmp_path, program, KEY, whole=True)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(ValueError, match="has format 99, and this version of hsbi reads up to 1"):
+        Shelf(tmp_path, program, KEY)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match=r"manifest.json' cannot be read"):
+        hsbi.Store(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"has simulations but no manifest.json"):
+        Shelf(tmp_path, program, KEY)
+
+
+def test_changed_code_is_noticed(tmp_path):
+    class Other(Switch):
+        def __call__(self, rng, eta, x):
+            return super().__call__(rng, eta, x) + 0.0
+
+    class Third(Switch):
+        def __call__(self, rng, eta, x):
+            return super().__call__(rng, eta, x) + 1.0
+
+    Shelf(tmp_path, switched_program(Other()), KEY)
+    Shelf(tmp_path, switched_program(Other()), KEY)
+    with pytest.warns(UserWarning, match="code of the simulator of 'y' has changed"):
+        Shelf(tmp_path, switched_program(Third()), KEY)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_damaged_shards_are_set_aside_and_simulated_again(program, switch, reference, tmp_path):
+    folder = tmp_path / "store"
+    caller = Execution(workers=2)
+    equal(simulate_sites(program, KEY, NUM, caller=caller, shelf=Shelf(folder, program, KEY)), reference)
+    paths = list_shards(folder)
+    assert len(paths) > 3
+    paths[0].write_bytes(paths[0].read_bytes()[:-40])
+    content = bytearray(paths[1].read_bytes())
+    content[content.index(b"NUMPY") + 200] ^= 1
+    paths[1].write_bytes(content)
+    switch.set("well", tally=tmp_path / "tally")
+    ledger = Ledger()
+    with pytest.warns(UserWarning, match=r"rows-\d+-\d+-\w+.npz is damaged: .*moved to .*damaged.*run again") as caught:
+        equal(simulate_sites(program, KEY, NUM, ledger=ledger, shelf=Shelf(folder, program, KEY)), reference)
+    assert len(caught) == 2
+    assert {path.name for path in (folder / "damaged").iterdir()} == {paths[0].name, paths[1].name}
+    assert 0 < ledger.total == (tmp_path / "tally").stat().st_size < NUM
+    equal(
+        simulate_sites(program, KEY, NUM, shelf=Shelf(folder, program, KEY), ledger=Ledger({"simulate": 0})), reference
+    )
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_many_small_shards_are_merged(program, switch, reference, tmp_path, monkeypatch):
+    caller = Execution(workers=2)
+    equal(simulate_sites(program, KEY, NUM, caller=caller, shelf=Shelf(tmp_path, program, KEY)), reference)
+    before = len(list_shards(tmp_path))
+    monkeypatch.setattr(shelf, "_MANY_FILES", 3)
+    for _ in range(2):
+        equal(simulate_sites(program, KEY, NUM, ledger=Ledger(0), shelf=Shelf(tmp_path, program, KEY)), reference)
+    assert len(list_shards(tmp_path)) == 1 < before
+    assert len(hsbi.Store(tmp_path)) == NUM
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_full_disk_leaves_earlier_shards_readable(program, switch, reference, tmp_path, monkeypatch):
+    written = []
+
+    def full(descriptor):
+        written.append(descriptor)
+        # Design and manifest come first, then two shards.
+        if len(written) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.os, "fsync", full)
+        with pytest.raises(
+            OSError, match=r"(?s)Cannot write .*rows-.*No space left on device.*stay readable: make room"
+        ):
+            simulate_sites(program, KEY, NUM, caller=Execution(workers=1), shelf=Shelf(tmp_path, program, KEY))
+    assert len(list_shards(tmp_path)) == 2
+    assert not list(tmp_path.glob(".*.tmp"))
+    assert len(hsbi.Store(tmp_path)) > 0
+    equal(simulate_sites(program, KEY, NUM, shelf=Shelf(tmp_path, program, KEY)), reference)
+
+
+def test_nothing_is_kept_of_a_simulator_that_never_worked(program, switch, reference, tmp_path):
+    switch.set("raising", above=-100.0)
+    with pytest.raises(SimulationError, match="failed in simulation 0"):
+        simulate_sites(program, KEY, NUM, shelf=Shelf(tmp_path, program, KEY))
+    switch.set("well")
+    equal(simulate_sites(program, KEY, NUM, shelf=Shelf(tmp_path, program, KEY)), reference)
+
+
+def test_a_folder_that_cannot_be_made_is_named(program, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="Cannot make the store .*file/store"):
+        Shelf(tmp_path / "file" / "store", program, KEY)
