@@ -5,6 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -69,8 +70,6 @@ class Inference:
         self.checkpoint = checkpoint
         self.execution = execution or Execution()
         self.store = store
-        # Where to keep the states of training unless a folder is given; each run has its own in it.
-        self._checkpoints: str | os.PathLike[str] | None = None
         self.ledger = Ledger({"simulate": num_simulations})
         self.timings: dict[str, float] = {}
         self.losses: dict[str, np.ndarray] = {}
@@ -95,11 +94,12 @@ class Inference:
         raise NotImplementedError
 
     def _open_checkpoint(self, key: Array, path: str | os.PathLike[str] | None) -> Checkpoint | None:
-        """Open the folder where the states of training are kept: the one given, or that of the class."""
+        """Open the folder where the states of training are kept: the one given, that of the class, or the store's."""
         path = self.checkpoint if path is None else path
         if path is not None:
             return Checkpoint(path, training_facts(self, key))
-        return None if self._checkpoints is None else Checkpoint.keyed(self._checkpoints, training_facts(self, key))
+        # One store serves many runs, each with a folder of its own.
+        return None if self.store is None else Checkpoint.keyed(Path(self.store) / "fits", training_facts(self, key))
 
     def _simulate(self, key: Array, program: Program) -> Any:
         raise NotImplementedError

@@ -80,7 +80,7 @@ class LF(Inference):
                 `JointConfig`, one transformer over all tokens.
             progress: Whether to show progress bars, or a callback that does.
             checkpoint: A folder where the states of training are kept, so that a killed `run` or `fit` goes on when it
-                is called again with the same key; none by default.
+                is called again with the same key; inside the store by default, if there is one.
             workers: Processes that run host simulators; 0 runs them in this one.
             timeout: The most seconds a call of a host simulator may take, with workers; no limit by default.
             executor: Any `concurrent.futures.Executor` to run host simulators instead of `workers`.

@@ -85,7 +85,7 @@ def save(estimator: Inference, path: str | os.PathLike[str]) -> None:
         "summary": str(program.structure).splitlines(),
         "settings": {name: encoder.encode(getattr(estimator, name)) for name in estimator._settings},
         "state": {name: encoder.encode(getattr(estimator, name)) for name in estimator._state},
-        "ledger": {"budget": estimator.ledger.budget, "counts": estimator.ledger.counts},
+        "ledger": {name: getattr(estimator.ledger, name) for name in ("budget", "counts", "restored")},
         "program": {name: encoder.encode(getattr(program, name)) for name in _PROGRAM},
         "arguments": None if arguments is None else encoder.encode(arguments),
         "without_arguments": reason,
@@ -144,6 +144,8 @@ def _rebuild(
     estimator.ledger = Ledger(facts["ledger"]["budget"])
     for phase, count in facts["ledger"]["counts"].items():
         estimator.ledger.add(phase, count)
+    for phase, count in facts["ledger"]["restored"].items():
+        estimator.ledger.restore(phase, count)
     estimator._program = program
     return estimator, program, decoder.decode(facts["densities"])
 
