@@ -19,6 +19,7 @@ PAGES = [
     pytest.param("docs/diagnostics.md"),
     pytest.param("README.md", marks=pytest.mark.slow),
     pytest.param("docs/inference.md", marks=pytest.mark.slow),
+    pytest.param("docs/estimators.md", marks=pytest.mark.slow),
 ]
 
 
@@ -53,7 +54,8 @@ def quick_compilation() -> Iterator[None]:
 
 @pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("page", PAGES)
-def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch):
+def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HSBI_NO_PROGRESS", "1")
     for module in ("surrogate", "posterior", "joint"):
         monkeypatch.setattr(f"hsbi.inference.{module}.fit", do_not_train)
