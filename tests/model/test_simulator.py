@@ -307,7 +307,7 @@ def test_refuses_parameters_it_cannot_use():
 
 def test_refuses_wrong_shapes_and_outputs():
     with refuse(ValueError, r"'line' returned shape \(3,\) for one site, expected event_shape \(4,\)"):
-        Simulator(line, 1.0, TIMES, param_event_dims=(0, 1), event_shape=(4,))
+        Simulator(line, 1.0, TIMES, param_event_dims=(0, 1), event_shape=(4,)).sample(jax.random.key(0))
     with refuse(TypeError, "returned a dict, expected one array"):
         Simulator(lambda key: {"y": 1.0})
     with refuse(TypeError, r"cannot be traced by JAX.*host=True and event_shape"):

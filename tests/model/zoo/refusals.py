@@ -220,8 +220,8 @@ CASES = (
     refuse("item_response", item_response, np.ones((6, 4), int), names=("difficulty", "item"), says="plate"),
     refuse("two_levels", two_levels, np.zeros((6, 3)), names=("effect", "visit"), says="plate"),
     refuse("shared_dim", shared_dim, Y, names=("site", "visit"), says="dim"),
-    # The constructor refuses it before `numpyro.sample` gives it a name.
-    refuse("wrong_simulator", wrong_simulator, names=("(3,)", "(2,)"), says="event_shape|event shape"),
+    refuse("wrong_simulator", wrong_simulator, names=("y", "(3,)", "(2,)"), says="event_shape|event shape"),
+    refuse("wrong_simulator_data", wrong_simulator, np.zeros((6, 3)), names=("y", "(3,)", "(2,)"), says="event_shape"),
     refuse("wrong_event_data", pair_simulator, np.zeros((6, 4)), names=("y", "(2,)"), says="shape"),
     refuse("nothing_observed", simple, 6, names=("y",), says="observed"),
     refuse("unknown_observed", simple, 6, names=("z",), says="observed", observed=("z",)),
