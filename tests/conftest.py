@@ -19,6 +19,13 @@ TESTS = Path(__file__).parent
 STRICT_RANK_PACKAGES = frozenset({"flow", "networks", "tokens", "training"})
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_code() -> Iterator[None]:
+    """Drop compiled code after each module: every program holds memory maps, and a process may have 65,530 of them."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(autouse=True)
 def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of the pure-array packages."""
