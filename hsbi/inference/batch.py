@@ -85,6 +85,7 @@ class View:
             num_sites = values.shape[0]
             if shape.num_tokens == 1:
                 static.append(values.reshape(num_sites, shape.width))
+                static.append(_energy(observed.values[shape.name].reshape(num_sites, shape.width)))
                 continue
             tokens = values.reshape(num_sites, shape.num_tokens, shape.width)
             if shape.name in observed.design.inputs:
@@ -146,6 +147,11 @@ class Stored:
         """Draw data sets."""
         rows = jax.random.randint(key, (num_sets,), 0, self.batch.index.shape[0])
         return jax.tree.map(lambda array: array[rows], self.batch)
+
+
+def _energy(values: Array) -> Array:
+    """Give the mean square of each site's values: its mean over sites is what pins a scale."""
+    return compress_tails(jnp.mean(values**2, axis=-1, keepdims=True))
 
 
 def standardize(transform: ObservationTransform, value: Array) -> Array:

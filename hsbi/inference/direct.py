@@ -21,7 +21,8 @@ from hsbi.inference.base import Inference
 from hsbi.inference.batch import Batch, Observed, Stored, View
 from hsbi.inference.features import fit_features
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
-from hsbi.inference.posterior import FactorizedConfig, Posterior, fit_posterior
+from hsbi.inference.posterior import FactorizedConfig, Posterior
+from hsbi.inference.stages import fit_posterior
 from hsbi.model.program import Program
 from hsbi.model.simulate import calls_per_site, simulate_all
 from hsbi.model.transforms import observation_transform

@@ -21,7 +21,8 @@ from hsbi.inference.base import Inference
 from hsbi.inference.batch import Synthetic, View
 from hsbi.inference.features import fit_features, flatten_parameters
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
-from hsbi.inference.posterior import FactorizedConfig, Posterior, fit_posterior
+from hsbi.inference.posterior import FactorizedConfig, Posterior
+from hsbi.inference.stages import fit_posterior
 from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate
 from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites

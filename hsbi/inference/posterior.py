@@ -5,32 +5,29 @@ which starts as the identity. The locals' residual is taken relative to the surr
 """
 
 import dataclasses
-import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from hsbi.flow import flow_matching_loss, gaussian_velocity, integrate
+from hsbi.flow import gaussian_velocity, integrate
 from hsbi.flow import log_prob as flow_log_prob
 from hsbi.inference.arrays import Coordinates, Latents
-from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View, at_sites
+from hsbi.inference.batch import Batch, Observed, View, at_sites
 from hsbi.inference.linearize import Linearized, linearize
 from hsbi.inference.surrogate import Surrogate
 from hsbi.model.program import Program
 from hsbi.networks.densities import GlobalNet, LocalNet
 from hsbi.networks.encoders import SiteFeatures
 from hsbi.networks.fields import MLPField
-from hsbi.networks.heads import Gaussian, color, robust_loss, whiten
+from hsbi.networks.heads import Gaussian, color, whiten
 from hsbi.networks.mlp import apply, compress
-from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
+from hsbi.training import FitConfig
 
-_HEAD = FitConfig(num_steps=4000, epoch_steps=250, patience=6)
-_FLOW = FitConfig(num_steps=2000, epoch_steps=250, patience=4)
-# Residuals beyond this many scales do not steer training: the far tails of a heavy-tailed prior would drown the rest.
-_MAX_RESIDUAL = 10.0
+_HEAD = FitConfig(num_steps=3000, epoch_steps=250, patience=None)
+_FLOW = FitConfig(num_steps=1500, epoch_steps=250, patience=None)
 # Site rows held in memory at once while drawing locals.
 _MAX_ROWS = 2**15
 
@@ -48,6 +45,7 @@ class FactorizedConfig:
         batch_sites: Sites in a batch for the globals at most, before the number of data sets falls to a quarter.
         local_sites: Sites in a batch for the locals, about.
         num_ode_steps: Midpoint steps of a draw.
+        num_solved: Synthetic data sets on which the globals' location is solved for after training; 0 for none.
         head: Training of locations and scales.
         flow: Training of flows.
         dtype: Type of the networks' computation; `bfloat16` suits GPUs.
@@ -61,6 +59,7 @@ class FactorizedConfig:
     batch_sites: int = 12_800
     local_sites: int = 1024
     num_ode_steps: int = 12
+    num_solved: int = 65_536
     head: FitConfig = _HEAD
     flow: FitConfig = _FLOW
     dtype: str = "float32"
@@ -73,7 +72,7 @@ class FactorizedConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Level:
+class Level:
     """The modules of one level, hashable and without weights."""
 
     level: str
@@ -82,15 +81,19 @@ class _Level:
 
     @property
     def net(self) -> GlobalNet | LocalNet:
+        """The network of location and scale."""
         kind = GlobalNet if self.level == "global" else LocalNet
         config = self.config
         return kind(self.dim, config.width, config.depth, config.heads, config.dtype)
 
     @property
     def field(self) -> MLPField:
+        """The network of the flow."""
         return MLPField(self.dim, self.config.width, self.config.flow_depth, self.config.dtype)
 
-    def velocity(self, weights: Any, context: Array):
+    def velocity(self, weights: Any, context: Array) -> Callable[[Array, Array], Array]:
+        """Give the flow's velocity, which is that of a standard normal before training."""
+
         def velocity(x: Array, t: Array) -> Array:
             return gaussian_velocity(x, t) + apply(self.field, weights, x, t, context)
 
@@ -141,9 +144,9 @@ class Posterior:
     global_weights: Weights | None = None
     local_weights: Weights | None = None
 
-    def level(self, level: str) -> _Level:
+    def level(self, level: str) -> Level:
         """Give the modules of a level."""
-        return _Level(level=level, dim=self.coordinates.dim(level), config=self.config)
+        return Level(level=level, dim=self.coordinates.dim(level), config=self.config)
 
     def sample(self, program: Program, observed: Observed, key: Array, num_draws: int) -> Latents:
         """Draw latents given one data set, `[num_draws, ...]`."""
@@ -241,159 +244,9 @@ class Posterior:
 
 
 def _log_density(
-    level: _Level, weights: Weights, context: Array, gaussian: Gaussian, target: Array, num_steps: int
+    level: Level, weights: Weights, context: Array, gaussian: Gaussian, target: Array, num_steps: int
 ) -> Array:
     residual = whiten(gaussian, target)
     rows = residual if residual.ndim == 2 else residual[None]
     density = flow_log_prob(level.velocity(weights.flow, context), rows, num_steps=num_steps)
     return density - jnp.sum(gaussian.log_scale, axis=-1).reshape(density.shape)
-
-
-class Training(NamedTuple):
-    """What a stage of training is given.
-
-    Attributes:
-        program: The program.
-        posterior: The posterior without the weights to be trained.
-        source: Where batches come from.
-        held_out: Data sets for validation.
-        head: Weights of the first stage, for the second.
-        key: The key of the validation's noise.
-    """
-
-    program: Program
-    posterior: Posterior
-    source: Synthetic | Stored
-    held_out: Task
-    head: Any
-    key: Array
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Head:
-    """Maximum likelihood of location and scale."""
-
-    level: str
-    num_sets: int
-
-    def loss(self, params: Any, key: Array, data: Training) -> Array:
-        task = data.posterior.task(data.program, data.source.draw(key, self.num_sets), self.level)
-        return self._of_task(params, task, data)
-
-    def validate(self, params: Any, data: Training) -> Array:
-        return self._of_task(params, data.held_out, data)
-
-    def _of_task(self, params: Any, task: Task, data: Training) -> Array:
-        _, gaussian = _apply(data.posterior.level(self.level), params, task)
-        losses = robust_loss(gaussian, task.target, _MAX_RESIDUAL)
-        return jnp.sum(losses * task.mask) / jnp.sum(task.mask)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Flow:
-    """Flow matching on the residual."""
-
-    level: str
-    num_sets: int
-
-    def loss(self, params: Any, key: Array, data: Training) -> Array:
-        draw_key, noise_key = jax.random.split(key)
-        task = data.posterior.task(data.program, data.source.draw(draw_key, self.num_sets), self.level)
-        return self._of_task(params, task, data, noise_key)
-
-    def validate(self, params: Any, data: Training) -> Array:
-        return self._of_task(params, data.held_out, data, data.key)
-
-    def _of_task(self, params: Any, task: Task, data: Training, key: Array) -> Array:
-        level = data.posterior.level(self.level)
-        context, gaussian = _apply(level, data.head, task)
-        residual = whiten(gaussian, task.target)
-        rows = residual.reshape(-1, level.dim)
-        mask = task.mask.reshape(-1) * jnp.all(jnp.abs(rows) < _MAX_RESIDUAL, axis=-1)
-        velocity = level.velocity(params, context.reshape(rows.shape[0], -1))
-        return flow_matching_loss(key, velocity, rows, mask=mask).mean
-
-
-def _apply(level: _Level, params: Any, task: Task) -> tuple[Array, Gaussian]:
-    extra = () if task.relative is None else (task.relative,)
-    return apply(level.net, params, task.features, *extra)
-
-
-def fit_posterior(
-    key: Array,
-    program: Program,
-    posterior: Posterior,
-    source: Synthetic | Stored,
-    held_out: Batch,
-    *,
-    progress: Progress = no_progress,
-    checkpoint: Checkpoint | None = None,
-) -> tuple[Posterior, dict[str, np.ndarray]]:
-    """Train both levels.
-
-    Args:
-        key: A random key.
-        program: The program.
-        posterior: The posterior without weights.
-        source: Where batches come from.
-        held_out: Data sets for validation.
-        progress: Called to show progress.
-        checkpoint: Where the states of training are kept.
-
-    Returns:
-        The posterior with weights, and the losses by epoch of each stage.
-    """
-    losses: dict[str, np.ndarray] = {}
-    num_sites = held_out.index.shape[1]
-    config = posterior.config
-    trained: dict[str, Weights | None] = {}
-    for number, level in enumerate(("global", "local")):
-        modules = posterior.level(level)
-        if modules.dim == 0:
-            trained[level] = None
-            continue
-        keys = jax.random.split(jax.random.fold_in(key, number), 5)
-        task = _make_task(program, posterior, held_out, level)
-        data = Training(program, posterior, source, task, None, keys[4])
-        start_head, start_flow = _initialize(modules, keys[0], jax.tree.map(lambda array: array[:1], task))
-        num_sets = config.num_sets(num_sites, level)
-        name = f"posterior of {level}s"
-        head = fit(
-            keys[1],
-            start_head,
-            _Head(level=level, num_sets=num_sets),
-            data,
-            config.head,
-            name=f"{name}: location, scale",
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-        data = data._replace(head=head.params)
-        flow = fit(
-            keys[2],
-            start_flow,
-            _Flow(level=level, num_sets=num_sets),
-            data,
-            config.flow,
-            name=f"{name}: flow",
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-        trained[level] = Weights(head.params, flow.params)
-        losses[f"{level}s: location, scale"], losses[f"{level}s: flow"] = head.losses, flow.losses
-    fitted = dataclasses.replace(posterior, global_weights=trained["global"], local_weights=trained["local"])
-    return fitted, losses
-
-
-@functools.partial(jit, static_argnames="level")
-def _make_task(program: Program, posterior: Posterior, batch: Batch, level: str) -> Task:
-    return posterior.task(program, batch, level)
-
-
-@functools.partial(jit, static_argnames="modules")
-def _initialize(modules: _Level, key: Array, task: Task) -> tuple[Any, Any]:
-    head_key, flow_key = jax.random.split(key)
-    extra = () if task.relative is None else (task.relative,)
-    head = modules.net.init(head_key, task.features, *extra)
-    context, gaussian = apply(modules.net, head, task.features, *extra)
-    return head, modules.field.init(flow_key, gaussian.loc, jnp.zeros(()), context)

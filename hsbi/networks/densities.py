@@ -1,15 +1,19 @@
 """Encoders joined to location-scale heads: the first stage of each conditional density."""
 
+from typing import Any
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from hsbi.networks.encoders import SetEncoder, SiteEncoder, SiteFeatures, add_moments
-from hsbi.networks.heads import Gaussian, GaussianHead
+from hsbi.networks.heads import LINEAR, Gaussian, GaussianHead
 from hsbi.networks.mlp import broadcast_features
 
 # Correlations are predicted up to this dimension; their number grows with its square.
 _MAX_FULL_DIM = 12
+_HEAD = "head"
 
 
 class GlobalNet(nn.Module):
@@ -34,7 +38,21 @@ class GlobalNet(nn.Module):
         """Give the context `[..., context]` and the Gaussian of the globals."""
         context = SetEncoder(self.width, self.depth, self.heads, self.dtype)(features)
         full = self.dim <= _MAX_FULL_DIM
-        return context, GaussianHead(self.dim, self.width, self.depth, full, self.dtype)(context)
+        return context, GaussianHead(self.dim, self.width, self.depth, full, self.dtype, name=_HEAD)(context)
+
+
+def add_linear(weights: Any, change: Array) -> Any:
+    """Add a linear map of the context to a `GlobalNet`'s locations.
+
+    Args:
+        weights: The weights of the network; they are not changed.
+        change: Coefficients, the intercept in the last row, `[context + 1, dim]`.
+    """
+    changed = jax.tree.map(lambda array: array, weights)
+    linear = changed["params"][_HEAD][LINEAR]
+    change = jnp.pad(change, ((0, 0), (0, linear["bias"].shape[0] - change.shape[1])))
+    linear["kernel"], linear["bias"] = linear["kernel"] + change[:-1], linear["bias"] + change[-1]
+    return changed
 
 
 class LocalNet(nn.Module):

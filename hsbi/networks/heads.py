@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -11,6 +12,8 @@ from hsbi.networks.triangular import solve_lower
 
 # Bounds on a log scale relative to standardized targets; beyond them an exponential could overflow float32.
 _MAX_LOG_SCALE = 9.0
+# The name of the linear map inside a head.
+LINEAR = "linear"
 
 
 class Gaussian(NamedTuple):
@@ -41,6 +44,17 @@ def color(gaussian: Gaussian, residual: Array) -> Array:
         unit = gaussian.lower + jnp.broadcast_to(jnp.eye(residual.shape[-1]), gaussian.lower.shape)
         residual = solve_lower(unit, residual)
     return gaussian.loc + jnp.exp(gaussian.log_scale) * residual
+
+
+def marginal_scale(gaussian: Gaussian) -> Array:
+    """Give the standard deviation of each coordinate, `[..., d]`."""
+    scale = jnp.exp(gaussian.log_scale)
+    if gaussian.lower is None:
+        return scale
+    unit = gaussian.lower + jnp.broadcast_to(jnp.eye(scale.shape[-1]), gaussian.lower.shape)
+    # Row k of the stack is the k-th column of the inverse.
+    columns = jax.vmap(lambda basis: solve_lower(unit, jnp.broadcast_to(basis, scale.shape)))(jnp.eye(scale.shape[-1]))
+    return scale * jnp.sqrt(jnp.sum(columns**2, axis=0))
 
 
 def negative_log_density(gaussian: Gaussian, x: Array) -> Array:
@@ -78,7 +92,7 @@ class GaussianHead(nn.Module):
         """Map a context `[..., features]` to a Gaussian."""
         num_lower = self.dim * (self.dim - 1) // 2 if self.full else 0
         out = 2 * self.dim + num_lower
-        linear = nn.Dense(out, kernel_init=nn.initializers.zeros)(context)
+        linear = nn.Dense(out, kernel_init=nn.initializers.zeros, name=LINEAR)(context)
         raw = linear + ResidualMLP(self.width, self.depth, out, zero=True, dtype=self.dtype)(context)
         loc, log_scale, rest = jnp.split(raw, [self.dim, 2 * self.dim], axis=-1)
         log_scale = jnp.clip(log_scale, -_MAX_LOG_SCALE, _MAX_LOG_SCALE)

@@ -35,7 +35,9 @@ class FitConfig:
         clip_norm: The largest global norm of a gradient.
         weight_decay: Decoupled weight decay.
         ema_decay: Decay of the exponential moving average of the weights, which is what is validated and returned.
-        patience: Epochs without improvement of the validation loss after which training stops.
+        patience: Epochs without improvement of the validation loss after which training stops, with the weights that
+            validate best. None trains to the end and keeps the last weights: right where every batch is fresh, so that
+            nothing can be overfitted and the lowest validation loss is only the luckiest.
     """
 
     num_steps: int = 3000
@@ -46,11 +48,12 @@ class FitConfig:
     clip_norm: float = 1.0
     weight_decay: float = 0.0
     ema_decay: float = 0.995
-    patience: int = 10
+    patience: int | None = 10
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "epoch_steps", "patience"):
-            if getattr(self, name) < 1:
+            value = getattr(self, name)
+            if value is not None and value < 1:
                 raise ValueError(f"FitConfig.{name} is {getattr(self, name)}, but must be at least 1.")
         if not 0.0 <= self.ema_decay < 1.0:
             raise ValueError(f"FitConfig.ema_decay is {self.ema_decay}, but must lie in [0, 1).")
@@ -82,7 +85,7 @@ class FitResult(NamedTuple):
     """What training gives.
 
     Attributes:
-        params: The averaged weights with the lowest validation loss.
+        params: The averaged weights with the lowest validation loss; the last ones without `patience`.
         losses: Training and validation loss by epoch, `[num_epochs, 2]`.
         initial: The validation loss before training.
         best: The lowest validation loss.
@@ -120,7 +123,7 @@ def fit(
     progress: Progress = no_progress,
     checkpoint: Checkpoint | None = None,
 ) -> FitResult:
-    """Minimize an objective and return the averaged weights that validate best.
+    """Minimize an objective and return the averaged weights that validate best, or the last without `patience`.
 
     A loss that is not finite stops training, with a warning that gives the step; the best weights so far are kept.
 
@@ -157,7 +160,7 @@ def fit(
         if _warn_unless_finite(name, loop.numbers.losses, length):
             break
         bar.update((epoch + 1) * length, f"loss {train:.3f}, validation {value:.3f}")
-        if loop.numbers.waited >= config.patience:
+        if config.patience is not None and loop.numbers.waited >= config.patience:
             break
         if stage is not None and stage.is_due():
             stage.write(loop[:2], loop.numbers)
@@ -172,8 +175,9 @@ def _advance(loop: _Loop, objective: Objective, config: FitConfig, key: Array, d
     state, mean = _run_epoch(objective, config, loop.state, key, data)
     train, value = float(mean), float(_validate(objective, state.average, data))
     numbers = loop.numbers._replace(losses=np.concatenate([loop.numbers.losses, [[train, value]]]))
-    if math.isfinite(train) and math.isfinite(value) and value < numbers.best:
-        return _Loop(state, jax.tree.map(jnp.array, state.average), numbers._replace(best=value, waited=0))
+    if math.isfinite(train) and math.isfinite(value) and (config.patience is None or value < numbers.best):
+        best = min(value, numbers.best)
+        return _Loop(state, jax.tree.map(jnp.array, state.average), numbers._replace(best=best, waited=0))
     return _Loop(state, loop.best_params, numbers._replace(waited=numbers.waited + 1))
 
 
