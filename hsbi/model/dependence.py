@@ -2,6 +2,7 @@
 
 import functools
 import math
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -259,7 +260,7 @@ def _arrays(node: Any, seen: set[int]) -> list[Any]:
 
     A distribution's pytree may leave parameters out; its attributes do not.
     """
-    if id(node) in seen or isinstance(node, str | bytes | type):
+    if id(node) in seen or isinstance(node, str | bytes | type | types.ModuleType):
         return []
     seen.add(id(node))
     if isinstance(node, Array):
