@@ -1,5 +1,6 @@
 """What tells one trained model from another: its structure, its arguments and its densities."""
 
+import dataclasses
 import importlib.metadata
 import math
 import warnings
@@ -53,12 +54,14 @@ def training_facts(estimator: "Inference", key: Array) -> Facts:
         return leaf
 
     map_leaves(read, program.arguments)
-    configs = {name: getattr(estimator, name) for name in estimator._settings if name.endswith("_config")}
+    settings = {name: getattr(estimator, name) for name in estimator._settings if name != "num_samples"}
+    configs = {name: value for name, value in settings.items() if dataclasses.is_dataclass(value)}
+    plain = {name: value for name, value in settings.items() if name not in configs}
     return {
         "the random key": {"value": describe_key(key)},
         **structure_facts(program.structure),
         **{name: flatten_config(config) for name, config in configs.items()},
-        "the estimator": {"kind": type(estimator).__name__, "num_sites": estimator.num_sites},
+        "the estimator": {"kind": type(estimator).__name__, **plain},
         "the values of arguments": values,
         "the simulations": {"digest": digest_arrays(getattr(estimator, "simulations", None))},
         "the versions": versions(),

@@ -31,8 +31,8 @@ def list_differences(before: Facts, now: Facts) -> list[str]:
         else:
             old, new = before[name], now[name]
             for key in (*old, *(key for key in new if key not in old)):
-                if _plain(old.get(key)) != _plain(new.get(key)):
-                    found.append(f"{name}: {key} was {_show(old.get(key))}, is {_show(new.get(key))}")
+                if key not in old or key not in new or _plain(old[key]) != _plain(new[key]):
+                    found.append(f"{name}: {key} was {_show(old, key)}, is {_show(new, key)}")
     return found
 
 
@@ -41,6 +41,8 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _show(value: Any) -> str:
-    value = tuple(value) if isinstance(value, list) else value
-    return "unknown" if value is None else str(value) or "empty"
+def _show(facts: Mapping[str, Any], key: str) -> str:
+    if key not in facts:
+        return "absent"
+    value = tuple(facts[key]) if isinstance(facts[key], list) else facts[key]
+    return str(value) or "empty"

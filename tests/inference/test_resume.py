@@ -24,7 +24,7 @@ SIGMA, Y = problems.SCHOOLS_SIGMA, problems.SCHOOLS_Y
 SHORT = dataclasses.replace(BRIEF, num_steps=12, epoch_steps=3)
 SETTINGS = {
     "surrogate_config": hsbi.SurrogateConfig(width=8, correction=SHORT, flow=SHORT),
-    "posterior_config": hsbi.FactorizedConfig(width=8, batch_size=8, head=SHORT, flow=SHORT),
+    "posterior_config": hsbi.FactorizedConfig(width=8, batch_size=8, head=SHORT, flow=SHORT, num_solved=64),
 }
 KEY = jax.random.key(1)
 
@@ -92,10 +92,13 @@ def test_equal_runs_have_equal_facts_whatever_the_data(facts):
     ("changes", "expected"),
     [
         ({"seed": 5}, ["the simulations: digest was"]),
-        ({"num_simulations": 121}, ["the simulations: digest was"]),
+        (
+            {"num_simulations": 121},
+            ["the estimator: num_simulations was 120, is 121", "the simulations: digest was"],
+        ),
         ({"model": wider}, ["the simulations: digest was"]),
         ({"sigma": SIGMA + 1}, ["the values of arguments: sigma was array", "the simulations: digest was"]),
-        ({"num_sites": (5, 8)}, ["the estimator: num_sites was unknown, is (5, 8)"]),
+        ({"num_sites": (5, 8)}, ["the estimator: num_sites was None, is (5, 8)"]),
         (
             {"posterior_config": dataclasses.replace(SETTINGS["posterior_config"], head=BRIEF)},
             ["posterior_config: head.num_steps was 12, is 60", "posterior_config: head.epoch_steps was 3, is 20"],

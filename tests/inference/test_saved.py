@@ -24,16 +24,17 @@ from tests.inference import problems
 SIGMA, Y = problems.SCHOOLS_SIGMA, problems.SCHOOLS_Y
 KEY = jax.random.key(7)
 SMALL = {"width": 16, "batch_size": 8, "num_ode_steps": 3}
-FACTORIZED, JOINT = hsbi.FactorizedConfig(**SMALL), hsbi.JointConfig(**SMALL, heads=2, num_blocks=1)
+FACTORIZED, JOINT = hsbi.FactorizedConfig(**SMALL, num_solved=0), hsbi.JointConfig(**SMALL, heads=2, num_blocks=1)
 SURROGATE = hsbi.SurrogateConfig(width=16, num_ode_steps=3)
 
 
 def shake(key, params, *args, **kwargs):
     """Stand for training: weights that are all different, so that no two can be exchanged unseen."""
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    shaken = [leaf + 0.1 * jax.random.normal(own, leaf.shape) for leaf, own in zip(leaves, keys, strict=True)]
-    return FitResult(jax.tree.unflatten(tree, shaken), np.array([[2.0, 3.0], [0.1, np.nan]]), 3.0, 1.0)
+    draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    shaken = jax.tree.map(
+        lambda leaf: jnp.asarray(np.asarray(leaf) + 0.1 * draws.normal(size=leaf.shape), leaf.dtype), params
+    )
+    return FitResult(shaken, np.array([[2.0, 3.0], [0.1, np.nan]]), 3.0, 1.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +42,7 @@ def without_training():
     """Leave training out, and most optimizations of compiled code, which takes the time here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        for module in ("surrogate", "posterior", "joint"):
+        for module in ("surrogate", "stages", "joint"):
             patch.setattr(f"hsbi.inference.{module}.fit", shake)
         patch.setattr("hsbi.inference.surrogate._helps", lambda *args: True)
         before = jax.config.read("jax_disable_most_optimizations")

@@ -25,8 +25,8 @@ def test_differences_name_the_thing_the_property_and_both_values():
         "site 'c' is new",
     ]
     assert list_differences({"a": {"x": 1}}, {"a": {"y": 2}}) == [
-        "a: x was 1, is unknown",
-        "a: y was unknown, is 2",
+        "a: x was 1, is absent",
+        "a: y was absent, is 2",
     ]
 
 
