@@ -12,19 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 from jax import Array
 
+from hsbi.bench.tasks.gaussian_linear import model
+
 _GRID = np.linspace(-9.0, 3.0, 20_001)
-
-
-def model(num_sites: int, dim: int = 5, y: Array | None = None) -> None:
-    """Write the task as a NumPyro program."""
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
-    with numpyro.plate("site", num_sites):
-        mu = numpyro.sample("mu", dist.Normal(jnp.zeros(dim), 1.0).to_event(1))
-        numpyro.sample("y", dist.Normal(mu, sigma).to_event(1), obs=y)
 
 
 class Moments(NamedTuple):
