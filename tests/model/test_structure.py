@@ -115,12 +115,17 @@ def test_functional_inputs_have_their_shape():
     assert structure["y"].parents == ("rate", "growth")
 
 
-def test_a_thousand_sites_take_under_two_seconds_of_computing():
-    sigma, y = np.linspace(0.5, 1.5, 1000), np.linspace(-1.0, 1.0, 1000)
-    start = time.process_time()
-    structure = hsbi.inspect(schools, sigma, y=y)
-    assert time.process_time() - start < 2.0
+def test_a_thousand_sites_take_hardly_longer_than_ten():
+    def inspect(num_sites):
+        sigma, y = np.linspace(0.5, 1.5, num_sites), np.linspace(-1.0, 1.0, num_sites)
+        start = time.process_time()
+        structure = hsbi.inspect(schools, sigma, y=y)
+        return structure, time.process_time() - start
+
+    # The first inspection of a size compiles; the second is what a size costs.
+    (_, _), (structure, _) = inspect(10), inspect(1000)
     assert structure["theta"].shape == (1000,)
+    assert inspect(1000)[1] < 5 * inspect(10)[1]
 
 
 def test_missing_values_are_counted_once():

@@ -83,6 +83,7 @@ SUPPORTS = {
 CASES = pytest.mark.parametrize(("support", "event_shape", "shape", "free"), SUPPORTS.values(), ids=SUPPORTS.keys())
 
 
+# Wider coordinates reach values that float32 cannot hold: sums of exponentials of exponentials, singular matrices.
 def coordinates(shape, spread=0.8):
     return spread * jax.random.normal(jax.random.key(3), (20, *shape))
 
@@ -107,7 +108,8 @@ def test_bijection_round_trips_with_its_jacobian(support, event_shape, shape, fr
     assert value.shape == (20, *event_shape)
     assert unconstrained_shape(support, event_shape) == shape
     np.testing.assert_allclose(again, value, rtol=1e-5, atol=1e-6 * jnp.max(jnp.abs(value)))
-    np.testing.assert_allclose(back, z, rtol=2e-3, atol=2e-3)
+    # What float32 keeps of a value near a bound limits how well its coordinate is known, not the other way round.
+    np.testing.assert_allclose(back, z, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(ours, determinants, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(value, theirs, rtol=2e-5, atol=1e-5)
 
@@ -162,6 +164,7 @@ def test_cat_joins_scalar_supports():
     ],
 )
 def test_round_trip_near_bounds_keeps_relative_precision(support, value):
+    # Coordinates reach 88 here, where neighbors in float32 are 7.6e-6 apart; two roundings make 1.5e-5.
     value = jnp.asarray(value, jnp.float32)
     np.testing.assert_allclose(constrain(support, unconstrain(support, value)), value, rtol=2e-5, atol=0)
 
