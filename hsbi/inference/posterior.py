@@ -45,7 +45,6 @@ class FactorizedConfig:
         batch_sites: Sites in a batch for the globals at most, before the number of data sets falls to a quarter.
         local_sites: Sites in a batch for the locals, about.
         num_ode_steps: Midpoint steps of a draw.
-        num_solved: Synthetic data sets on which the globals' location is solved for after training; 0 for none.
         head: Training of locations and scales.
         flow: Training of flows.
         dtype: Type of the networks' computation; `bfloat16` suits GPUs.
@@ -59,7 +58,6 @@ class FactorizedConfig:
     batch_sites: int = 12_800
     local_sites: int = 1024
     num_ode_steps: int = 12
-    num_solved: int = 65_536
     head: FitConfig = _HEAD
     flow: FitConfig = _FLOW
     dtype: str = "float32"
