@@ -20,10 +20,12 @@ from hsbi.model.program import Program
 from hsbi.networks.densities import add_linear
 from hsbi.networks.heads import Gaussian, marginal_scale, robust_loss, whiten
 from hsbi.networks.mlp import apply
-from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
+from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress, validate
 
 # Residuals beyond this many scales do not steer training: the far tails of a heavy-tailed prior would drown the rest.
 _MAX_RESIDUAL = 10.0
+# The location is solved for on one batch for this many that it was trained on.
+_STEPS_PER_BATCH = 6
 # Relative to unit columns: features of the data repeat each other up to this, in float32 sums.
 _RIDGE = 1e-5
 # Epochs without improvement after which training on stored data sets stops, unless the configuration says otherwise.
@@ -151,7 +153,7 @@ def fit_posterior(
         )
         weights = head.params
         if level == "global" and isinstance(source, Synthetic):
-            weights = _solve_location(keys[3], modules, weights, data, num_sets, config.num_solved)
+            weights = _solve_location(keys[3], modules, weights, data, num_sets)
         data = data._replace(head=weights)
         flow = fit(
             keys[2],
@@ -176,11 +178,9 @@ def _for_source(config: FitConfig, source: Synthetic | Stored) -> FitConfig:
     return config
 
 
-def _solve_location(key: Array, modules: Level, weights: Any, data: Training, num_sets: int, num_solved: int) -> Any:
+def _solve_location(key: Array, modules: Level, weights: Any, data: Training, num_sets: int) -> Any:
     """Solve for a linear change of the globals' location by weighted least squares; kept if it validates better."""
-    num_batches = num_solved // num_sets
-    if num_batches == 0:
-        return weights
+    num_batches = max(1, modules.config.head.num_steps // _STEPS_PER_BATCH)
     gram, moment = _sum_normal_equations(modules, num_sets, num_batches, weights, key, data)
     gram, moment = np.asarray(gram, np.float64), np.asarray(moment, np.float64)
     length = np.sqrt(np.diagonal(gram, axis1=1, axis2=2)) + 1e-12
@@ -188,11 +188,8 @@ def _solve_location(key: Array, modules: Level, weights: Any, data: Training, nu
     change = np.linalg.solve(unit, (moment / length)[..., None])[..., 0] / length
     solved = add_linear(weights, jnp.asarray(change.T, jnp.float32))
     stage = _Head(level=modules.level, num_sets=num_sets)
-    before, after = (float(_validate(stage, candidate, data)) for candidate in (weights, solved))
+    before, after = (float(validate(stage, candidate, data)) for candidate in (weights, solved))
     return solved if after < before else weights
-
-
-_validate = jit(lambda stage, weights, data: stage.validate(weights, data), static_argnums=0)
 
 
 @functools.partial(jit, static_argnames=("modules", "num_sets", "num_batches"))

@@ -148,7 +148,7 @@ def fit(
         (state, best_params), numbers = kept[1:]
         loop = _Loop(state, best_params, numbers)
     else:
-        initial = float(_validate(objective, params, data))
+        initial = float(validate(objective, params, data))
         # Any finite loss beats a start whose loss is unknown.
         best = math.inf if math.isnan(initial) else initial
         loop = _Loop(state, params, Numbers(np.zeros((0, 2)), initial, best, 0))
@@ -173,7 +173,7 @@ def fit(
 def _advance(loop: _Loop, objective: Objective, config: FitConfig, key: Array, data: Any) -> _Loop:
     """Train for an epoch, validate, and keep the weights if they are the best so far."""
     state, mean = _run_epoch(objective, config, loop.state, key, data)
-    train, value = float(mean), float(_validate(objective, state.average, data))
+    train, value = float(mean), float(validate(objective, state.average, data))
     numbers = loop.numbers._replace(losses=np.concatenate([loop.numbers.losses, [[train, value]]]))
     if math.isfinite(train) and math.isfinite(value) and (config.patience is None or value < numbers.best):
         best = min(value, numbers.best)
@@ -215,7 +215,8 @@ def _optimizer(config: FitConfig) -> optax.GradientTransformation:
 
 
 @functools.partial(jit, static_argnames="objective")
-def _validate(objective: Objective, params: Params, data: Any) -> Array:
+def validate(objective: Objective, params: Params, data: Any) -> Array:
+    """Give the validation loss, compiled once for equal objectives and shapes."""
     return objective.validate(params, data)
 
 
