@@ -24,7 +24,7 @@ SIGMA, Y = problems.SCHOOLS_SIGMA, problems.SCHOOLS_Y
 SHORT = dataclasses.replace(BRIEF, num_steps=12, epoch_steps=3)
 SETTINGS = {
     "surrogate_config": hsbi.SurrogateConfig(width=8, correction=SHORT, flow=SHORT),
-    "posterior_config": hsbi.FactorizedConfig(width=8, batch_size=8, head=SHORT, flow=SHORT, num_solved=64),
+    "posterior_config": hsbi.FactorizedConfig(width=8, batch_size=8, head=SHORT, flow=SHORT),
 }
 KEY = jax.random.key(1)
 

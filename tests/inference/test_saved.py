@@ -24,7 +24,10 @@ from tests.inference import problems
 SIGMA, Y = problems.SCHOOLS_SIGMA, problems.SCHOOLS_Y
 KEY = jax.random.key(7)
 SMALL = {"width": 16, "batch_size": 8, "num_ode_steps": 3}
-FACTORIZED, JOINT = hsbi.FactorizedConfig(**SMALL, num_solved=0), hsbi.JointConfig(**SMALL, heads=2, num_blocks=1)
+FACTORIZED, JOINT = (
+    hsbi.FactorizedConfig(**SMALL, head=hsbi.FitConfig(num_steps=1)),
+    hsbi.JointConfig(**SMALL, heads=2, num_blocks=1),
+)
 SURROGATE = hsbi.SurrogateConfig(width=16, num_ode_steps=3)
 
 
