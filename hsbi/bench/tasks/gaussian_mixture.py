@@ -51,7 +51,7 @@ def reference(key: Array, y: ArrayLike, num_draws: int) -> dict[str, np.ndarray]
 
     rng = generator(key)
     # Below exp(-9) the scale is too small to matter and holds about 1e-4 of the prior's mass.
-    axes, values = zoom(on_points(log_density), [-_BOUND, -9.0], [_BOUND, 1.7], coarse=32, final=80, num_rounds=4)
+    axes, values = zoom(on_points(log_density), [-_BOUND, -9.0], [_BOUND, 1.7], coarse=32, final=80)
     mu, log_sigma = sample_density(rng, axes, values, log_density, num_draws).T
     parts, location, scale = _log_parts(mu[:, None], np.exp(log_sigma)[:, None], y)
     chosen = (rng.random(parts[0].shape) < expit(parts[1] - parts[0])).astype(int)[None]

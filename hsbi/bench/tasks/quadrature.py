@@ -9,7 +9,12 @@ from scipy.special import log_ndtr, ndtri_exp
 _DROP = 16.0
 # Cells kept around what a coarse grid finds: its best cell is next to the peak, not always on it.
 _MARGIN = 2
+_MAX_CLIMBS = 60
+# Relative to a cell. A ridge across axes of different scales can be followed by small steps only; one axis has none.
+_FINEST_STEPS = (1 / 8, 1 / 1024)
+_LEAST_SHRINKAGE = 0.8
 _NUM_PROPOSALS = 500
+_CLIPPED = 1e-3
 
 Axes = list[np.ndarray]
 
@@ -21,7 +26,7 @@ def zoom(
     *,
     coarse: int,
     final: int,
-    num_rounds: int = 3,
+    num_rounds: int = 8,
 ) -> tuple[Axes, np.ndarray]:
     """Find the box that holds the mass of a density, and evaluate the density there.
 
@@ -31,7 +36,7 @@ def zoom(
         high: Upper end of each axis.
         coarse: Cells per axis while zooming.
         final: Cells per axis at last.
-        num_rounds: Rounds of zooming.
+        num_rounds: Most rounds of zooming; it ends when the box no longer shrinks.
 
     Returns:
         The centers of equal cells along each axis, and the log density there.
@@ -41,16 +46,42 @@ def zoom(
     for _ in range(num_rounds):
         axes = _centers(box, coarse)
         values = evaluate(axes)
-        kept = values > values.max() - _DROP
         width = (box[1] - box[0]) / coarse
-        for position in range(len(axes)):
-            others = tuple(axis for axis in range(len(axes)) if axis != position)
-            inside = np.flatnonzero(kept.any(axis=others))
-            start = box[0, position]
-            box[0, position] = max(bounds[0, position], start + (inside[0] - _MARGIN) * width[position])
-            box[1, position] = min(bounds[1, position], start + (inside[-1] + 1 + _MARGIN) * width[position])
+        peak, height = _climb(evaluate, axes, values, width, bounds)
+        # What the grid misses at the peak it may miss along a narrow ridge as well.
+        kept = values > 2 * values.max() - height - _DROP
+        for position, axis in enumerate(axes):
+            inside = axis[kept.any(axis=tuple(other for other in range(len(axes)) if other != position))]
+            margin = (_MARGIN + 0.5) * width[position]
+            box[0, position] = max(bounds[0, position], min(inside[0], peak[position]) - margin)
+            box[1, position] = min(bounds[1, position], max(inside[-1], peak[position]) + margin)
+        if np.prod((box[1] - box[0]) / (width * coarse)) > _LEAST_SHRINKAGE:
+            break
     axes = _centers(box, final)
     return axes, evaluate(axes)
+
+
+def _climb(
+    evaluate: Callable[[Axes], np.ndarray], axes: Axes, values: np.ndarray, width: np.ndarray, bounds: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Climb from the best cell of a grid, by the best neighbor at steps that halve; give the point and its height."""
+    index = np.unravel_index(np.argmax(values), values.shape)
+    peak, height = np.array([axis[k] for axis, k in zip(axes, index, strict=True)]), float(values.max())
+    step = width / 2
+    for _ in range(_MAX_CLIMBS):
+        around = [
+            np.clip(center + h * np.array([-1.0, 0.0, 1.0]), *ends)
+            for center, h, ends in zip(peak, step, bounds.T, strict=True)
+        ]
+        found = evaluate(around)
+        if found.max() > height:
+            index = np.unravel_index(np.argmax(found), found.shape)
+            peak, height = np.array([axis[k] for axis, k in zip(around, index, strict=True)]), float(found.max())
+        elif step[0] > width[0] * _FINEST_STEPS[len(step) > 1]:
+            step = step / 2
+        else:
+            break
+    return peak, height
 
 
 def on_points(log_density: Callable[..., np.ndarray]) -> Callable[[Axes], np.ndarray]:
@@ -78,18 +109,30 @@ def sample_density(
     """Draw from a density that was evaluated on a grid, `[draws, axes]`.
 
     Points from the grid's cells are accepted with probability proportional to the ratio of the density there to that at
-    the center, so that the width of the cells leaves no trace.
+    the center, so that the width of the cells leaves no trace, but for a thousandth of the mass.
     """
     accepted: list[np.ndarray] = []
-    bound, count = -np.inf, 0
+    bound, count = None, 0
     while count < num_draws:
-        points, centers = _propose(rng, axes, values, max(_NUM_PROPOSALS, 2 * num_draws))
+        points, centers = _propose(rng, axes, values, max(_NUM_PROPOSALS, num_draws))
         ratio = log_density(*points.T) - centers
-        bound = max(bound, ratio.max())
+        bound = _bound(ratio) if bound is None else bound
         taken = points[np.log(rng.random(len(points))) < ratio - bound]
         accepted.append(taken)
         count += len(taken)
     return np.concatenate(accepted)[:num_draws]
+
+
+def _bound(ratio: np.ndarray) -> float:
+    """Give the least log bound of ratios that cuts off no more than `_CLIPPED` of their mass.
+
+    The largest ratio of all would make acceptance depend on single points in the corners of cells.
+    """
+    weights = np.sort(np.exp(ratio - ratio.max()))[::-1]
+    # Mass above the k-th largest weight.
+    excess = np.cumsum(weights) - weights * np.arange(1, len(weights) + 1)
+    last = np.flatnonzero(excess <= _CLIPPED * weights.sum())[-1]
+    return float(np.log(weights[last]) + ratio.max())
 
 
 def sample_truncated(

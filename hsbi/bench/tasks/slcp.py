@@ -73,7 +73,7 @@ def reference(key: Array, y: ArrayLike, num_draws: int) -> dict[str, np.ndarray]
 
     rng = generator(key)
     low, high = [-7.0, -7.0, -_BOUND], [np.log(_BOUND), np.log(_BOUND), _BOUND]
-    axes, values = zoom(on_points(log_density), low, high, coarse=14, final=20, num_rounds=4)
+    axes, values = zoom(on_points(log_density), low, high, coarse=14, final=20)
     log_1, log_2, rho = sample_density(rng, axes, values, log_density, num_draws).T
     m = _sample_means(rng, center, np.exp(2 * log_1) / 2, np.exp(2 * log_2) / 2, np.tanh(rho))
     signs = rng.choice([-1.0, 1.0], size=(2, num_draws))

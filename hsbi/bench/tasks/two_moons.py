@@ -94,7 +94,7 @@ def reference(key: Array, y: ArrayLike, num_draws: int) -> dict[str, np.ndarray]
     rng = generator(key)
     scales = np.log([_LOW_SCALE, _HIGH_SCALE])
     low, high = [-1.0, -1.0, scales[0], scales[0]], [1.0, 1.0, scales[1], scales[1]]
-    axes, values = zoom(evaluate, low, high, coarse=10, final=20)
+    axes, values = zoom(evaluate, low, high, coarse=10, final=24)
     draws = sample_density(rng, axes, values, log_density, num_draws)
     mu, sigma = draws[:, :2], np.exp(draws[:, 2:])
     eta = np.stack([_sample_site(rng, row, eta, mu, sigma) for row, eta in zip(y, nodes, strict=True)], axis=1)
