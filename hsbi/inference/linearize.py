@@ -16,6 +16,7 @@ from hsbi.networks.triangular import cholesky, solve_lower, solve_upper
 _ROUNDS = 2
 # The mean is kept within this many prior scales; a far extrapolation of a straight line helps nobody.
 _MAX_MEAN = 6.0
+_MAX_SCALED = 1e6
 
 
 class Linearized(NamedTuple):
@@ -75,10 +76,15 @@ def linearize(
         location, log_scale = predict(mean)
         slopes = jax.vmap(lambda tangent, at=mean: jax.jvp(lambda z: predict(z)[0], (at,), (tangent,))[1])(tangents)
         weight = jnp.exp(-log_scale)
-        slopes = jnp.where(known[None], jnp.nan_to_num(slopes * weight[None], posinf=0.0, neginf=0.0), 0.0)
-        residual = jnp.where(known, jnp.nan_to_num((values - location) * weight), 0.0)
+        slopes = jnp.where(known[None], _bound(slopes * weight[None]), 0.0)
+        residual = jnp.where(known, _bound((values - location) * weight), 0.0)
         precision = identity + jnp.einsum("ism,jsm->sij", slopes, slopes)
         pull = jnp.einsum("ism,sm->si", slopes, residual + jnp.einsum("jsm,sj->sm", slopes, mean))
-        factor = cholesky(precision)
+        factor = cholesky(precision, min_eigenvalue=1.0)
         mean = jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -_MAX_MEAN, _MAX_MEAN)
     return Linearized(mean, factor)
+
+
+def _bound(scaled: Array) -> Array:
+    """Keep what an extrapolated surrogate gives so small that float32 can square and add it."""
+    return jnp.clip(jnp.nan_to_num(scaled), -_MAX_SCALED, _MAX_SCALED)

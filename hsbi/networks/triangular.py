@@ -9,8 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def cholesky(matrix: Array) -> Array:
-    """Factor positive definite matrices `[..., d, d]` as L L^T with L lower triangular, column by column."""
+def cholesky(matrix: Array, min_eigenvalue: float = 0.0) -> Array:
+    """Factor positive definite matrices `[..., d, d]` as L L^T with L lower triangular, column by column.
+
+    Squares of the diagonal of L are never below the smallest eigenvalue. Where that is known, cancellation in a matrix
+    that is nearly singular relative to its size cannot make them so.
+    """
     dim = matrix.shape[-1]
     rows = jnp.arange(dim)
 
@@ -18,6 +22,7 @@ def cholesky(matrix: Array) -> Array:
         own = jax.lax.dynamic_index_in_dim(factor, column, axis=-2, keepdims=False)
         target = jax.lax.dynamic_index_in_dim(matrix, column, axis=-1, keepdims=False)
         rest = target - jnp.sum(factor * own[..., None, :], axis=-1)
+        rest = jnp.where(jnp.broadcast_to(rows == column, rest.shape), jnp.maximum(rest, min_eigenvalue), rest)
         pivot = jnp.sqrt(jax.lax.dynamic_index_in_dim(rest, column, axis=-1))
         below = jnp.broadcast_to(rows >= column, rest.shape)
         return jax.lax.dynamic_update_index_in_dim(factor, jnp.where(below, rest / pivot, 0.0), column, axis=-1)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hsbi.networks.heads import Gaussian, GaussianHead, color, negative_log_density, whiten
+from hsbi.networks.heads import Gaussian, GaussianHead, color, marginal_scale, negative_log_density, whiten
 from tests.networks.weights import quick, random_weights
 
 ROWS, DIM = 4, 3
@@ -49,6 +49,13 @@ def test_colored_noise_has_the_covariance(full):
     found = jax.tree.map(lambda array: array[0], gaussian(full))
     root = np.asarray(jax.jacobian(lambda residual: color(found, residual))(np.zeros(DIM, np.float32)))
     np.testing.assert_allclose(root @ root.T, covariance(gaussian(full), 0), **TOLERANCE)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
+def test_marginal_scale_is_the_root_of_the_variance(full):
+    found = gaussian(full)
+    expected = [np.sqrt(np.diagonal(covariance(found, row))) for row in range(ROWS)]
+    np.testing.assert_allclose(marginal_scale(found), expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])

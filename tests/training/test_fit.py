@@ -147,6 +147,13 @@ def test_stops_after_as_many_epochs_as_patience_has():
     assert result.best == result.initial == 0.0
 
 
+def test_without_patience_the_last_weights_are_kept():
+    config = FitConfig(num_steps=100, epoch_steps=10, learning_rate=0.05, patience=None)
+    result = fit(jax.random.key(0), START, Worsening(), TARGET, config)
+    assert result.losses.shape == (10, 2)
+    assert np.all(result.params["x"] != START["x"])
+
+
 def test_a_loss_that_is_not_a_number_stops_training_and_keeps_the_best():
     config = FitConfig(num_steps=400, epoch_steps=10, learning_rate=0.05, warmup_steps=10, ema_decay=0.5)
     with pytest.warns(UserWarning, match=r"loss of stage became nan between steps \d+ and \d+.*best weights"):
