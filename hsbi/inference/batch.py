@@ -11,13 +11,16 @@ from jax import Array
 from hsbi.inference.arrays import Coordinates, Design, Latents, ObservationShape
 from hsbi.inference.features import ParameterFeatures, flatten_parameters
 from hsbi.inference.surrogate import Surrogate
-from hsbi.model.draws import draw_latents
+from hsbi.inference.validity import Validity
+from hsbi.model.draws import draw_latents, redraw_locals
 from hsbi.model.program import Program, take_sites
 from hsbi.model.transforms import ObservationTransform, compress_tails
 from hsbi.networks.encoders import SiteFeatures, TokenSet
 from hsbi.networks.mlp import compress
 
 _MAX_STANDARDIZED = 1e6
+# Data sets, and locals of a site, among which one is chosen by the probability that it is valid.
+_CANDIDATE_SETS, _CANDIDATE_LOCALS = 8, 8
 
 
 class Observed(NamedTuple):
@@ -106,6 +109,7 @@ class Synthetic:
         coordinates: Its latents' coordinates.
         surrogates: One surrogate for each observation.
         design: Covariates and functional inputs of the program's sites.
+        validity: The probability that a site's simulation is valid, or None where it does not matter.
     """
 
     num_sites: tuple[int, int] = dataclasses.field(metadata={"static": True})
@@ -113,18 +117,64 @@ class Synthetic:
     coordinates: Coordinates
     surrogates: tuple[Surrogate, ...]
     design: Design
+    validity: Validity | None = None
 
     def draw(self, key: Array, num_sets: int) -> Batch:
-        """Draw data sets."""
-        return jax.vmap(self._draw_one)(jax.random.split(key, num_sets))
+        """Draw data sets, all of them valid."""
+        if self.validity is None:
+            return jax.vmap(self._draw_one)(jax.random.split(key, num_sets))
+        prior_key, pick_key, own_key = jax.random.split(key, 3)
+        keys = jax.random.split(prior_key, num_sets * _CANDIDATE_SETS)
+        picks = jax.random.categorical(pick_key, jax.vmap(self._log_valid)(keys), shape=(num_sets,))
+        return jax.vmap(self._draw_one)(keys[picks], jax.random.split(own_key, num_sets))
 
-    def _draw_one(self, key: Array) -> Batch:
-        index_key, size_key, prior_key, data_key = jax.random.split(key, 4)
+    def _draw_sites(self, key: Array) -> tuple[Array, Array, Program, Design, dict[str, Array]]:
+        """Draw everything but the observations; gives index, mask, program and design of the sites, and latents."""
+        index_key, size_key, prior_key, _ = jax.random.split(key, 4)
         low, high = self.num_sites
         index = choose_sites(index_key, self.program.num_sites, high, low < high)
         program, design = at_sites(self.program, self.design, index)
         size = jax.random.randint(size_key, (), low, high + 1)
         values = {name: value[0] for name, value in draw_latents(program, prior_key, 1).items()}
+        return index, jnp.arange(high) < size, program, design, values
+
+    def _log_valid(self, key: Array) -> Array:
+        """Give the log probability that all sites of a data set are valid, given its globals."""
+        _, mask, program, design, values = self._draw_sites(key)
+        assert self.validity is not None
+        classifier = self.validity.given_globals
+        if classifier is None:
+            return jnp.zeros(())
+        parameters = site_parameters(program, classifier.features.names, values, design.covariates)
+        return jnp.sum(jnp.where(mask, classifier.log_valid(parameters), 0.0))
+
+    def _choose_locals(
+        self, key: Array, program: Program, design: Design, values: dict[str, Array]
+    ) -> dict[str, Array]:
+        """Draw each site's locals from their prior given the globals and given that the site is valid."""
+        assert self.validity is not None
+        classifier = self.validity.given_all
+        if classifier is None:
+            return values
+        draw_key, pick_key = jax.random.split(key)
+
+        def candidate(own: Array) -> tuple[dict[str, Array], Array]:
+            locals_ = redraw_locals(program, own, values)
+            names = classifier.features.names
+            parameters = site_parameters(program, names, {**values, **locals_}, design.covariates)
+            return locals_, classifier.log_valid(parameters)
+
+        locals_, log_valid = jax.vmap(candidate)(jax.random.split(draw_key, _CANDIDATE_LOCALS))
+        picks = jax.random.categorical(pick_key, log_valid, axis=0)
+        return {**values, **{name: value[picks, jnp.arange(picks.size)] for name, value in locals_.items()}}
+
+    def _draw_one(self, key: Array, own: Array | None = None) -> Batch:
+        """Draw a data set; with a key of its own, locals and noise do not depend on the key of its globals."""
+        index, mask, program, design, values = self._draw_sites(key)
+        data_key = jax.random.split(key, 4)[3]
+        if own is not None:
+            local_key, data_key = jax.random.split(own)
+            values = self._choose_locals(local_key, program, design, values)
         drawn = synthesize(program, self.surrogates, values, design, data_key)
         standardized = {
             surrogate.shape.name: standardize(
@@ -132,7 +182,7 @@ class Synthetic:
             )
             for surrogate in self.surrogates
         }
-        observed = Observed(standardized, design, jnp.arange(high) < size)
+        observed = Observed(standardized, design, mask)
         return Batch(index, self.coordinates.encode(program, values), observed)
 
 

@@ -2,12 +2,14 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from hsbi.inference.arrays import (
@@ -24,6 +26,8 @@ from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
 from hsbi.inference.stages import fit_posterior
 from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate
+from hsbi.inference.validity import Validity, fit_validity
+from hsbi.model.host import Status
 from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites
 from hsbi.model.transforms import observation_transform
@@ -47,8 +51,8 @@ class LF(Inference):
         >>> lf.print_summary()  # doctest: +SKIP
     """
 
-    _settings = (*Inference._settings, "num_sites", "surrogate_config")
-    _state = (*Inference._state, "surrogate")
+    _settings = (*Inference._settings, "num_sites", "surrogate_config", "invalid")
+    _state = (*Inference._state, "surrogate", "validity")
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class LF(Inference):
         timeout: float | None = None,
         executor: Executor | None = None,
         store: str | os.PathLike[str] | None = None,
+        invalid: Literal["model", "drop"] = "model",
     ) -> None:
         """Set up inference.
 
@@ -86,7 +91,11 @@ class LF(Inference):
             timeout: The most seconds a call of a host simulator may take, with workers; no limit by default.
             executor: Any `concurrent.futures.Executor` to run host simulators instead of `workers`.
             store: A folder where simulations are kept as they are made, and found again by the same call.
+            invalid: What failed simulations mean. `model`: the probability of a valid one given the parameters is part
+                of the likelihood of data that were observed, and is learned; `drop`: it is left out.
         """
+        if invalid not in ("model", "drop"):
+            raise ValueError(f"invalid is {invalid!r}, expected 'model' or 'drop'.")
         super().__init__(
             model,
             num_simulations=num_simulations,
@@ -102,6 +111,8 @@ class LF(Inference):
         self.posterior_config = posterior_config or FactorizedConfig()
         self.simulations: Simulations | None = None
         self.surrogate: dict[str, Surrogate] = {}
+        self.invalid = invalid
+        self.validity: Validity | None = None
 
     def _simulate(self, key: Array, program: Program) -> Simulations:
         """Simulate one site at a time until the budget is spent."""
@@ -144,8 +155,10 @@ class LF(Inference):
         started = time.perf_counter()
         coordinates = fit_coordinates(program, prior_key)
         design = read_design(program)
-        surrogates = self._fit_surrogates(surrogate_key, program, simulations, design, states)
+        simulations = _with_finite_latents(simulations)
+        surrogates, valid = self._fit_surrogates(surrogate_key, program, simulations, design, states)
         self.surrogate = {surrogate.shape.name: surrogate for surrogate in surrogates}
+        self.validity = self._fit_validity(surrogate_key, program, simulations, design, valid, states)
         self.timings["surrogate"] = time.perf_counter() - started
         started = time.perf_counter()
         source = Synthetic(
@@ -154,15 +167,18 @@ class LF(Inference):
             coordinates=coordinates,
             surrogates=surrogates,
             design=design,
+            validity=self.validity,
         )
         self._fit_posterior(posterior_key, held_out_key, source, states)
         self.timings["posterior"] = time.perf_counter() - started
 
     def _fit_surrogates(
         self, key: Array, program: Program, simulations: Simulations, design: Design, states: Checkpoint | None
-    ) -> tuple[Surrogate, ...]:
+    ) -> tuple[tuple[Surrogate, ...], np.ndarray]:
+        """Give a surrogate of each observation, and which simulations are valid."""
         supports = observation_supports(program)
         surrogates: list[Surrogate] = []
+        valid = simulations.usable
         for number, shape in enumerate(observation_shapes(program.structure)):
             noise_key, fit_key = jax.random.split(jax.random.fold_in(key, number))
             names = shape.parents
@@ -181,10 +197,44 @@ class LF(Inference):
                 jnp.repeat(features.weights(features(parameters)), shape.replicates),
                 jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
             )
+            finite = np.all(np.isfinite(rows.values), axis=(1, 2)).reshape(-1, shape.replicates)
+            valid &= np.all(finite, axis=1)
+            # Failures were reported as they happened; what else is not usable is reported by the surrogate.
+            known = np.repeat(simulations.status[shape.name] == Status.OK, shape.replicates) | finite.ravel()
+            rows = rows if known.all() else rows.take(np.flatnonzero(known))
             surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress, checkpoint=states)
             surrogates.append(surrogate)
             self.losses.update({f"surrogate of {shape.name}: {stage}": value for stage, value in losses.items()})
-        return tuple(surrogates)
+        return tuple(surrogates), valid
+
+    def _fit_validity(
+        self,
+        key: Array,
+        program: Program,
+        simulations: Simulations,
+        design: Design,
+        valid: np.ndarray,
+        states: Checkpoint | None,
+    ) -> Validity | None:
+        """Learn where simulations fail, unless it is to be left out."""
+        if valid.all():
+            return None
+        if self.invalid == "drop":
+            warnings.warn(
+                f"{np.count_nonzero(~valid)} of {valid.size} simulations are not valid and are left out. With "
+                "invalid='drop' the posterior is that of a simulator which does not fail.",
+                stacklevel=4,
+            )
+            return None
+        return fit_validity(
+            jax.random.fold_in(key, len(program.structure.observations)),
+            program.structure,
+            simulations.values,
+            design.covariates[simulations.index],
+            valid,
+            progress=self._progress,
+            checkpoint=states,
+        )
 
     def _fit_posterior(self, key: Array, held_out_key: Array, source: Synthetic, states: Checkpoint | None) -> None:
         config = self.posterior_config
@@ -240,6 +290,14 @@ def make_view(surrogates: Sequence[Surrogate], design: Design) -> View:
         transforms={surrogate.shape.name: surrogate.transform for surrogate in surrogates},
         inputs={surrogate.shape.name: surrogate.features for surrogate in surrogates},
     )
+
+
+def _with_finite_latents(simulations: Simulations) -> Simulations:
+    """Leave out simulations whose prior draws are not finite."""
+    finite = np.ones(simulations.index.shape[0], bool)
+    for value in simulations.values.values():
+        finite &= np.all(np.isfinite(value), axis=tuple(range(1, value.ndim)))
+    return simulations if finite.all() else jax.tree.map(lambda array: array[np.flatnonzero(finite)], simulations)
 
 
 _draw = jit(lambda source, key, num_sets: source.draw(key, num_sets), static_argnums=2)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hsbi.model.execution import execute, keep_data
+from hsbi.model.execution import Visit, execute, keep_data
 from hsbi.model.program import Program
 from hsbi.model.trace import canonicalize, restore
 
@@ -26,6 +26,16 @@ def draw_latents(program: Program, key: Array, num_draws: int) -> dict[str, Arra
         return _canonical(program, execute(program, jax.random.fold_in(key, index)).latents)
 
     return jax.vmap(draw_one)(jnp.arange(num_draws))
+
+
+def redraw_locals(program: Program, key: Array, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Draw the locals of one draw again, given its globals, in canonical layout. No simulator runs."""
+
+    def latent(visit: Visit) -> Array | None:
+        return restore(visit.site, values[visit.site.name]) if visit.site.level == "global" else None
+
+    drawn = _canonical(program, execute(program, key, latent=latent).latents)
+    return {name: drawn[name] for name in program.structure.locals}
 
 
 def recompute(program: Program, values: Mapping[str, Array]) -> dict[str, Array]:

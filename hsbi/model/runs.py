@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from hsbi.model.calls import Caller, Done, Failure, Host, InProcess, Work
 from hsbi.model.failures import (
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 """Called with the rows done, their total, and a note on throughput and failures."""
 
+_ALIGNMENT = 64
 # Rows are held back from the shelf until one is usable, or so many have come.
 _NUM_HELD = 50
 
@@ -154,7 +154,7 @@ class _Collector:
             arrays = self._arrays.setdefault(kind, {})
             for name, value in getattr(done, kind).items():
                 if name not in arrays:
-                    arrays[name] = np.zeros((self.total, *value.shape[1:]), value.dtype)
+                    arrays[name] = _aligned_zeros((self.total, *value.shape[1:]), value.dtype)
                 arrays[name][done.numbers] = value
 
     def rows(self) -> Rows:
@@ -163,7 +163,15 @@ class _Collector:
         return Rows(values, observations, status, tuple(sorted(self._failures, key=lambda failure: failure.number)))
 
 
-def run_rows(run: Callable[[Array], Row], total: int, job: Job) -> Rows:
+def _aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Make an array that JAX can take over on a CPU without a copy."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def run_rows(run: Callable[[np.ndarray], Row], total: int, job: Job) -> Rows:
     """Run rows, make the host calls, and keep rows as they are complete; every call is counted when it is made.
 
     Rows that the shelf has are not run again.
@@ -210,7 +218,7 @@ def _keep(collector: _Collector, job: Job) -> str:
     return f"{done}, all kept in {job.shelf.place}. Run the same call again to resume."
 
 
-def _run_traced_rows(run: Callable[[Array], Row], collector: _Collector, job: Job) -> None:
+def _run_traced_rows(run: Callable[[np.ndarray], Row], collector: _Collector, job: Job) -> None:
     """Run rows whose simulators are part of the compiled program, in chunks that are never padded."""
     for start, stop in _gaps(collector.known):
         for part in chunk(stop - start, job.chunk_size):
@@ -224,14 +232,13 @@ def _run_traced_rows(run: Callable[[Array], Row], collector: _Collector, job: Jo
             collector.add(Done(numbers, work.values, work.observations, status, seconds, (*failures, *found)))
 
 
-def _fetch(run: Callable[[Array], Row], numbers: np.ndarray) -> Work:
+def _fetch(run: Callable[[np.ndarray], Row], numbers: np.ndarray) -> Work:
     """Run rows and bring them to the host."""
-    row = run(jnp.asarray(numbers))
-    as_arrays = jax.tree.map(np.asarray, row)
+    as_arrays = jax.tree.map(np.asarray, run(numbers))
     return Work(numbers, as_arrays.values, as_arrays.observations, as_arrays.calls)
 
 
-def _run_host_rows(run: Callable[[Array], Row], collector: _Collector, job: Job) -> None:
+def _run_host_rows(run: Callable[[np.ndarray], Row], collector: _Collector, job: Job) -> None:
     hosts = {
         name: Host(
             fn=simulator.fn,
@@ -270,7 +277,7 @@ def _run_host_rows(run: Callable[[Array], Row], collector: _Collector, job: Job)
         session.close()
 
 
-def _works(run: Callable[[Array], Row], collector: _Collector, job: Job) -> Iterator[Work]:
+def _works(run: Callable[[np.ndarray], Row], collector: _Collector, job: Job) -> Iterator[Work]:
     """Draw the latents of missing rows and lay out their calls.
 
     Rows are always drawn in the same blocks, filled up at the end: compiled code may round differently in another

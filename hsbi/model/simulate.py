@@ -15,7 +15,6 @@ from jax.typing import ArrayLike
 from hsbi.model.calls import Caller, InProcess
 from hsbi.model.execution import Visit, draw, execute
 from hsbi.model.failures import usable_rows
-from hsbi.model.host import host_generator
 from hsbi.model.program import Program, take_sites, with_num_sites
 from hsbi.model.rows import Row, default_chunk_size, has_sites, make_plan, run_once
 from hsbi.model.runs import Job, Progress, Rows, Shelf, run_rows
@@ -55,7 +54,8 @@ def calls_per_site(program: Program) -> int:
 
 def visit_sites(key: Array, num_sites: int, num_simulations: int) -> Array:
     """Order sites in shuffled cycles, so that each is visited equally often up to one."""
-    rng = host_generator(np.asarray(jax.random.key_data(key)))
+    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
     cycles = -(-num_simulations // num_sites)
     return jnp.asarray(np.concatenate([rng.permutation(num_sites) for _ in range(cycles)])[:num_simulations])
 
@@ -105,11 +105,13 @@ def simulate_sites(
     structure = with_num_sites(program.structure, 1)
     in_memory = structure if program.route == "resize" else program.structure
     job = _make_job(program, structure, ledger, phase, progress, chunk_size, caller, shelf, in_memory)
-    job = dataclasses.replace(job, sites=np.asarray(sites))
+    places = np.asarray(sites)
+    job = dataclasses.replace(job, sites=places)
     collect = bool(job.plan.hosts)
 
-    def run(numbers: Array) -> Row:
-        return _site_rows(program, row_key, numbers, sites[jnp.minimum(numbers, num_simulations - 1)], collect)
+    def run(numbers: np.ndarray) -> Row:
+        chosen = places[np.minimum(numbers, num_simulations - 1)]
+        return _site_rows(program, row_key, jnp.asarray(numbers), jnp.asarray(chosen), collect)
 
     rows = run_rows(run, num_simulations, job)
 
@@ -145,7 +147,8 @@ def _make_job(
 
 
 def _to_jax(values: dict[str, np.ndarray]) -> dict[str, Array]:
-    return {name: jnp.asarray(value) for name, value in values.items()}
+    # Shares memory with aligned arrays on a CPU, where jnp.asarray would copy.
+    return {name: jax.device_put(value) for name, value in values.items()}
 
 
 def simulate_given(
@@ -187,9 +190,10 @@ def simulate_given(
     job = _make_job(program, program.structure, ledger, phase, progress, chunk_size, caller)
     total, collect = numbers_of_draws.pop(), bool(job.plan.hosts)
 
-    def run(numbers: Array) -> Row:
-        own = jnp.minimum(numbers, total - 1)
-        return _given_rows(program, key, numbers, {name: value[own] for name, value in given.items()}, collect)
+    def run(numbers: np.ndarray) -> Row:
+        own = jnp.asarray(np.minimum(numbers, total - 1))
+        chosen = {name: value[own] for name, value in given.items()}
+        return _given_rows(program, key, jnp.asarray(numbers), chosen, collect)
 
     return _to_jax(run_rows(run, total, job).observations)
 
@@ -241,7 +245,7 @@ def _run_all(
 ) -> Rows:
     job = _make_job(program, program.structure, ledger, phase, progress, chunk_size, caller, shelf)
     collect = bool(job.plan.hosts)
-    return run_rows(lambda numbers: _all_rows(program, key, numbers, collect), num_draws, job)
+    return run_rows(lambda numbers: _all_rows(program, key, jnp.asarray(numbers), collect), num_draws, job)
 
 
 def _warn_of_whole_runs(program: Program, num_simulations: int) -> int:

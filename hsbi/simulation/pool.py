@@ -96,6 +96,7 @@ class LocalPool:
             timeout: The most seconds a call may take, or None.
         """
         self.workers, self._timeout = workers, timeout
+        self.patience = 1.0 if timeout is None else min(0.05, timeout)
         self._blobs = pickle_hosts(hosts)
         self._folder = Path(tempfile.mkdtemp(prefix="hsbi-"))
         self._boards: dict[Batch, Board] = {}
@@ -190,6 +191,7 @@ class RemotePool:
             workers: About how many batches it runs at once.
         """
         self.workers, self._executor = workers, executor
+        self.patience = 1.0
         self._blobs = pickle_hosts(hosts)
         self._futures: list[Future] = []
 

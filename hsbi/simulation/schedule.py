@@ -49,16 +49,22 @@ class Batch:
 
 
 class Backend(Protocol):
-    """What runs batches."""
+    """What runs batches.
+
+    Attributes:
+        workers: About how many run at once.
+        patience: Seconds after which batches that are running must be looked after.
+    """
 
     workers: int
+    patience: float
 
     def submit(self, batch: Batch, spec: HostSpec, tries: int) -> Future:
         """Start a batch."""
         ...
 
     def watch(self, batches: list[Batch]) -> None:
-        """Look after batches that are running; called a few times a second."""
+        """Look after batches that are running."""
         ...
 
     def read(self, batch: Batch, spec: HostSpec, *, final: bool) -> tuple[Outcome, CallError | None]:
@@ -99,7 +105,8 @@ class Schedule:
                 self._submit(batch)
             if not self._running:
                 return
-            wait([batch.future for batch in self._running if batch.future], timeout=0.05, return_when=FIRST_COMPLETED)
+            futures = [batch.future for batch in self._running if batch.future]
+            wait(futures, timeout=self._backend.patience, return_when=FIRST_COMPLETED)
             self._backend.watch(self._running)
             for batch in [batch for batch in self._running if batch.future and batch.future.done()]:
                 self._finish(batch)

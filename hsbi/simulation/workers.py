@@ -92,7 +92,8 @@ def run_returned(blob: bytes, spec: HostSpec, calls: Calls, tries: int = 0) -> O
             outcome.values[position] = result.value
         if result.error is not None:
             outcome.errors[position] = result.error
-        dtype = dtype or result.dtype
+        if not dtype and result.dtype is not None:
+            dtype = result.dtype.name
     return outcome._replace(dtype=dtype, current=outcome.status.size - 1)
 
 
@@ -156,8 +157,8 @@ class Board:
         if result.error is not None:
             with open(self.path.with_suffix(".errors"), "a") as file:
                 file.write(json.dumps([position, *result.error]) + "\n")
-        if position == 0:
-            self._map[_HEADER.size : _HEADER.size + _DTYPE_BYTES] = result.dtype.encode().ljust(_DTYPE_BYTES)
+        if position == 0 and result.dtype is not None:
+            self._map[_HEADER.size : _HEADER.size + _DTYPE_BYTES] = result.dtype.name.encode().ljust(_DTYPE_BYTES)
         self._seconds[position] = seconds
         self._status[position] = result.status
 

@@ -1,0 +1,225 @@
+"""What it costs to run and keep simulations, beside the simulations themselves.
+
+Run as `python -m hsbi.bench.execution`. It gives the share of time that a pool of two workers and a store add to a
+simulator of 10 ms; the throughput per core of a simulator of 0.1 ms against a bare Python loop; the time to open a
+store; and the memory that it takes. The exit status is 1 where one is beyond its limit.
+
+Times are processor time of all processes, start-up of the pool included, against that of bare loops in as many
+processes right before and after: other work on the machine slows both. Medians of a few rounds are given. Wall time is
+shown beside them, and means something on a machine that has nothing else to do.
+"""
+
+import argparse
+import functools
+import gc
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAX_OVERHEAD, MIN_THROUGHPUT, MAX_OPEN_SECONDS, MAX_COPIES = 0.15, 0.60, 5.0, 2.0
+_WORKERS, _ROUNDS = 2, 3
+_WIDTH = 100
+
+
+def add_up(rng: np.random.Generator, eta: float, x: float, *, iterations: int) -> np.ndarray:
+    """Simulate by so many additions."""
+    total = rng.normal()
+    for _ in range(iterations):
+        total += 1e-9
+    return np.array([eta, x, total])
+
+
+def calibrate(seconds: float) -> int:
+    """Give the additions that take so many seconds of processor time, as the machine is now."""
+    rng = np.random.default_rng(0)
+    iterations = 1_000_000
+    used = _processor_time()
+    add_up(rng, 0.0, 0.0, iterations=iterations)
+    return max(1, int(iterations * seconds / (_processor_time() - used)))
+
+
+def _bind(simulator: Any, **kwargs: Any) -> Any:
+    import numpyro
+    import numpyro.distributions as dist
+
+    import hsbi
+    from hsbi.model.routes import bind
+
+    def model(x: Any) -> None:
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("site", len(x)):
+            eta = numpyro.sample("eta", dist.Normal(mu, 1.0))
+            numpyro.sample("y", hsbi.Simulator(simulator, eta, x, **kwargs))
+
+    return bind(model, (np.linspace(-1.0, 1.0, 5),), {})
+
+
+def measure_pool(iterations: int, number: int, workers: int) -> tuple[float, float]:
+    """Run a simulator in a pool, with a store.
+
+    Returns:
+        Processor time of all processes, and wall time. A run before it compiles and is not counted.
+    """
+    import jax
+
+    from hsbi.model.simulate import simulate_sites
+    from hsbi.simulation.execution import Execution
+    from hsbi.simulation.shelf import Shelf
+
+    program = _bind(functools.partial(add_up, iterations=iterations), host=True, event_shape=(3,))
+    key = jax.random.key(0)
+    simulate_sites(program, key, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        shelf = Shelf(folder, program, key)
+        used, started = _processor_time(), time.perf_counter()
+        simulate_sites(program, key, number, caller=Execution(workers=workers), shelf=shelf)
+        return _processor_time() - used, time.perf_counter() - started
+
+
+def run_loop(iterations: int, number: int) -> float:
+    """Give the processor time of one simulation in a bare loop."""
+    rng = np.random.default_rng(0)
+    used = time.process_time()
+    for _ in range(number):
+        add_up(rng, 0.1, 0.2, iterations=iterations)
+    return (time.process_time() - used) / number
+
+
+def measure_loops(iterations: int, number: int, processes: int) -> float:
+    """Give the processor time of one simulation in bare loops, in some processes at once."""
+    command = [sys.executable, "-m", __spec__.name, "--loop", str(iterations), str(number)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return float(np.mean([float(process.communicate()[0]) for process in running]))
+
+
+def compare(seconds: float, number: int, workers: int) -> tuple[float, float]:
+    """Compare a pool with bare loops.
+
+    Returns:
+        The throughput of the pool relative to that of the loops, by processor time and by wall time per worker.
+    """
+    ratios: list[tuple[float, float]] = []
+    processes = max(workers, 1)
+    for _ in range(_ROUNDS):
+        iterations = calibrate(seconds)
+        before = measure_loops(iterations, number // (4 * processes), processes)
+        used, wall = measure_pool(iterations, number, workers)
+        after = measure_loops(iterations, number // (4 * processes), processes)
+        bare = 0.5 * (before + after) * number
+        ratios.append((bare / used, bare / (processes * wall)))
+    medians = np.median(np.array(ratios), axis=0)
+    return float(medians[0]), float(medians[1])
+
+
+def _processor_time() -> float:
+    """Give the processor time of this process and of its children that have ended."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _wide_program() -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    def wide(key: Any, eta: Any, x: Any) -> Any:
+        return eta + x + jax.random.normal(key, (_WIDTH,), jnp.float32)
+
+    return _bind(wide)
+
+
+def fill(folder: str, number: int) -> None:
+    """Fill a store."""
+    import jax
+
+    from hsbi.model.simulate import simulate_sites
+    from hsbi.simulation.shelf import Shelf
+
+    program = _wide_program()
+    simulate_sites(program, jax.random.key(0), number, shelf=Shelf(folder, program, jax.random.key(0)))
+
+
+def measure_store(folder: str, number: int) -> dict[str, float]:
+    """Read a store as training does.
+
+    Returns:
+        Seconds, and the growth of peak memory as a multiple of the simulations' size.
+    """
+    import jax
+
+    from hsbi.model.simulate import simulate_sites
+    from hsbi.simulation.ledger import Ledger
+    from hsbi.simulation.shelf import Shelf
+
+    program = _wide_program()
+    key = jax.random.key(0)
+    # Compiles what a run of any length needs.
+    simulate_sites(program, key, 2)
+    gc.collect()
+    before = _reset_peak()
+    started = time.perf_counter()
+    rows = simulate_sites(program, key, number, ledger=Ledger(0), shelf=Shelf(folder, program, key))
+    jax.block_until_ready(rows)
+    seconds = time.perf_counter() - started
+    size = sum(value.nbytes for value in (*rows.values.values(), *rows.observations.values()))
+    return {"seconds": seconds, "copies": (_status("VmHWM") - before) / size}
+
+
+def _reset_peak() -> int:
+    """Make the peak of memory start again from what is used now, as Linux allows, and give that."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def main() -> int:
+    """Print the measurements and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slow", type=int, default=1_000, help="simulations of 10 ms")
+    parser.add_argument("--fast", type=int, default=50_000, help="simulations of 0.1 ms")
+    parser.add_argument("--stored", type=int, default=100_000, help="simulations in the store")
+    parser.add_argument("--loop", nargs=2, type=int, metavar=("ITERATIONS", "NUMBER"), help="time a bare loop here")
+    parser.add_argument("--open", nargs=2, metavar=("FOLDER", "NUMBER"), help="read a store here and print JSON")
+    options = parser.parse_args()
+    if options.open:
+        print(json.dumps(measure_store(options.open[0], int(options.open[1]))))
+        return 0
+    if options.loop:
+        print(run_loop(*options.loop))
+        return 0
+    results: list[tuple[str, float, float, bool]] = []
+    share, by_wall = compare(1e-2, options.slow, _WORKERS)
+    overhead = 1.0 / share - 1.0
+    results.append((f"overhead, 10 ms, {_WORKERS} workers", overhead, MAX_OVERHEAD, overhead <= MAX_OVERHEAD))
+    results.append(("  by wall time", 1.0 / by_wall - 1.0, MAX_OVERHEAD, True))
+    for workers in (0, 1, _WORKERS):
+        share, by_wall = compare(1e-4, options.fast, workers)
+        label = f"throughput per core, 0.1 ms, {workers} workers"
+        results.append((label, share, MIN_THROUGHPUT, share >= MIN_THROUGHPUT))
+        results.append(("  by wall time", by_wall, MIN_THROUGHPUT, True))
+    with tempfile.TemporaryDirectory() as folder:
+        fill(str(Path(folder) / "store"), options.stored)
+        command = [sys.executable, "-m", __spec__.name, "--open", str(Path(folder) / "store"), str(options.stored)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        row = json.loads(output.splitlines()[-1])
+    label = f"opening {options.stored} x {_WIDTH}"
+    results.append((f"{label}, s", row["seconds"], MAX_OPEN_SECONDS, row["seconds"] < MAX_OPEN_SECONDS))
+    results.append((f"{label}, copies in memory", row["copies"], MAX_COPIES, row["copies"] <= MAX_COPIES))
+    print(f"{'':<44}{'found':>8}{'limit':>8}")
+    for label, found, limit, good in results:
+        print(f"{label:<44}{found:>8.3f}{limit:>8.2f}{'' if good else '  beyond the limit'}")
+    return int(not all(good for *_, good in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
