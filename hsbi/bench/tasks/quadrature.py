@@ -26,7 +26,7 @@ def zoom(
     *,
     coarse: int,
     final: int,
-    num_rounds: int = 8,
+    num_rounds: int = 10,
 ) -> tuple[Axes, np.ndarray]:
     """Find the box that holds the mass of a density, and evaluate the density there.
 
@@ -36,7 +36,7 @@ def zoom(
         high: Upper end of each axis.
         coarse: Cells per axis while zooming.
         final: Cells per axis at last.
-        num_rounds: Most rounds of zooming; it ends when the box no longer shrinks.
+        num_rounds: Most rounds of zooming; it ends when the box neither shrinks nor grows.
 
     Returns:
         The centers of equal cells along each axis, and the log density there.
@@ -46,7 +46,7 @@ def zoom(
     for _ in range(num_rounds):
         axes = _centers(box, coarse)
         values = evaluate(axes)
-        width = (box[1] - box[0]) / coarse
+        before, width = box.copy(), (box[1] - box[0]) / coarse
         peak, height = _climb(evaluate, axes, values, width, bounds)
         # What the grid misses at the peak it may miss along a narrow ridge as well.
         kept = values > 2 * values.max() - height - _DROP
@@ -55,7 +55,8 @@ def zoom(
             margin = (_MARGIN + 0.5) * width[position]
             box[0, position] = max(bounds[0, position], min(inside[0], peak[position]) - margin)
             box[1, position] = min(bounds[1, position], max(inside[-1], peak[position]) + margin)
-        if np.prod((box[1] - box[0]) / (width * coarse)) > _LEAST_SHRINKAGE:
+        grown = (box[0] < before[0]) | (box[1] > before[1])
+        if not grown.any() and np.prod((box[1] - box[0]) / (before[1] - before[0])) > _LEAST_SHRINKAGE:
             break
     axes = _centers(box, final)
     return axes, evaluate(axes)
