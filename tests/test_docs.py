@@ -17,9 +17,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     pytest.param("docs/model.md"),
     pytest.param("docs/diagnostics.md"),
+    pytest.param("docs/benchmark.md"),
     pytest.param("README.md", marks=pytest.mark.slow),
     pytest.param("docs/inference.md", marks=pytest.mark.slow),
     pytest.param("docs/estimators.md", marks=pytest.mark.slow),
+    pytest.param("docs/simulations.md", marks=pytest.mark.slow),
 ]
 
 

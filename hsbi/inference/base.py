@@ -17,7 +17,7 @@ from hsbi.inference.batch import Observed, synthesize
 from hsbi.inference.identity import training_facts
 from hsbi.inference.joint import JointPosterior
 from hsbi.inference.posterior import Posterior
-from hsbi.model.data import observed_data
+from hsbi.model.data import observed_data, refuse_impossible_counts
 from hsbi.model.draws import draw_latents, recompute
 from hsbi.model.program import Program
 from hsbi.model.routes import bind
@@ -251,6 +251,7 @@ class Inference:
         return self._drawn
 
     def _read_data(self, program: Program) -> dict[str, Array]:
+        refuse_impossible_counts(program)
         data, masks = observed_data(program)
         absent = [name for name in program.structure.observations if name not in data]
         if absent:

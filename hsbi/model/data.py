@@ -39,6 +39,29 @@ def observed_data(program: Program) -> tuple[dict[str, Array], dict[str, Array]]
     return data, masks
 
 
+def refuse_impossible_counts(program: Program) -> None:
+    """Refuse data at a count site that are fractional or outside the support; missing values pass.
+
+    Raises:
+        ValueError: Names the site and the first bad value.
+    """
+
+    def read(visit: Visit) -> ArrayLike:
+        if visit.data is not None and visit.site.discrete:
+            value = np.broadcast_to(np.asarray(visit.data), visit.shape)
+            inside = np.asarray(visit.support(jnp.asarray(value)))
+            inside = inside.reshape(inside.shape + (1,) * (value.ndim - inside.ndim))
+            wrong = np.broadcast_to(~inside & ~np.isnan(value), value.shape)
+            if wrong.any():
+                raise ValueError(
+                    f"Data of {visit.site.name!r} contain {value[wrong][0]}, expected counts within {visit.support}. "
+                    "Correct the data, or give the site a distribution that can produce them."
+                )
+        return keep_data(visit)
+
+    execute(program, jax.random.key(0), observe=read)
+
+
 def _mask(visit: Visit) -> Array:
     """Give the product of the masks on a distribution, in the shape of its value."""
     mask = jnp.ones(visit.shape, bool)

@@ -1,0 +1,71 @@
+"""`LF` and `Direct` simulate anywhere, keep their simulations and find them again."""
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import hsbi
+from tests.simulation.simulators import Switch
+
+X = np.array([0.5, -1.0, 2.0])
+KEY = jax.random.key(0)
+SWITCH = Switch()
+
+
+def model(x, y=None):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", len(x)):
+        eta = numpyro.sample("eta", dist.Normal(mu, 1.0))
+        numpyro.sample("y", hsbi.Simulator(SWITCH, eta, x, host=True, event_shape=(3,)), obs=y)
+
+
+@pytest.fixture
+def tally(tmp_path):
+    SWITCH.set("well", tally=tmp_path / "tally")
+    yield tmp_path / "tally"
+    SWITCH.set("well")
+
+
+def test_lf_goes_on_with_a_store(tally, tmp_path):
+    notes = []
+
+    class Bar:
+        def __init__(self, name, total):
+            self.name = name
+
+        def update(self, done, note=""):
+            notes.append((self.name, done, note))
+
+        def close(self):
+            pass
+
+    settings = {"observed": ("y",), "store": tmp_path / "store", "progress": Bar}
+    first = hsbi.LF(model, num_simulations=30, workers=2, **settings)
+    first.simulate(KEY, X)
+    more = hsbi.LF(model, num_simulations=50, **settings)
+    more.simulate(hsbi.Store(tmp_path / "store").key, X)
+    assert first.ledger.counts == {"simulate": 30}
+    assert more.ledger.counts == {"simulate": 20}
+    assert more.ledger.restored == {"simulate": 30}
+    assert tally.stat().st_size == 50
+    np.testing.assert_array_equal(more.simulations.observations["y"][:30], first.simulations.observations["y"])
+    assert notes[-1][:2] == ("simulations", 50)
+    assert notes[-1][2].endswith("/s")
+    # Data are no part of what simulations depend on.
+    hsbi.LF(model, num_simulations=50, **settings).simulate(KEY, X, y=np.zeros((3, 3)))
+    assert tally.stat().st_size == 50
+    with pytest.raises(ValueError, match="belongs to another run: argument 'x' has other values"):
+        hsbi.LF(model, num_simulations=50, **settings).simulate(KEY, X + 1.0)
+
+
+def test_direct_goes_on_with_a_store(tally, tmp_path):
+    settings = {"observed": ("y",), "store": tmp_path / "store", "progress": False}
+    first = hsbi.Direct(model, num_simulations=12, **settings)
+    first.simulate(KEY, X)
+    more = hsbi.Direct(model, num_simulations=21, workers=2, **settings)
+    more.simulate(KEY, X)
+    assert more.ledger.counts == {"simulate": 9}
+    assert tally.stat().st_size == 21
+    np.testing.assert_array_equal(more.simulations[1]["y"][:4], first.simulations[1]["y"])
