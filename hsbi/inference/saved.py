@@ -21,6 +21,7 @@ from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
 from hsbi.inference.posterior import FactorizedConfig, Posterior, Weights
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig, _Networks
+from hsbi.inference.validity import Classifier, Validity
 from hsbi.model.arguments import unbind_arguments
 from hsbi.model.program import Program
 from hsbi.model.structure import Covariate, Plate, Site, Structure
@@ -36,6 +37,7 @@ _KIND, _VERSION = "estimator", 1
 _ESTIMATORS: dict[str, type[Inference]] = {"Direct": Direct, "LF": LF}
 # All that a file can make: nothing else is ever constructed, and each has exactly the fields that were saved.
 _CLASSES: dict[str, type] = {
+    "Classifier": Classifier,
     "Coordinates": Coordinates,
     "Covariate": Covariate,
     "FactorizedConfig": FactorizedConfig,
@@ -55,6 +57,7 @@ _CLASSES: dict[str, type] = {
     "Structure": Structure,
     "Surrogate": Surrogate,
     "SurrogateConfig": SurrogateConfig,
+    "Validity": Validity,
     "Variable": Variable,
     "View": View,
     "Weights": Weights,
