@@ -185,8 +185,8 @@ def _status(name: str) -> int:
 def main() -> int:
     """Print the measurements and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slow", type=int, default=1_000, help="simulations of 10 ms")
-    parser.add_argument("--fast", type=int, default=50_000, help="simulations of 0.1 ms")
+    parser.add_argument("--slow", type=int, default=2_000, help="simulations of 10 ms")
+    parser.add_argument("--fast", type=int, default=100_000, help="simulations of 0.1 ms")
     parser.add_argument("--stored", type=int, default=100_000, help="simulations in the store")
     parser.add_argument("--loop", nargs=2, type=int, metavar=("ITERATIONS", "NUMBER"), help="time a bare loop here")
     parser.add_argument("--open", nargs=2, metavar=("FOLDER", "NUMBER"), help="read a store here and print JSON")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hsbi.model.host import Attempt, CallError, HostSpec, Status, attempt
+from hsbi.model.host import Attempt, CallError, HostInputs, HostSpec, Status, attempt
 
 # A call that has not ended has no status yet.
 PENDING = 255
@@ -224,12 +224,14 @@ class InProcessSession:
         """Keep what is called and counted."""
         self._hosts, self._count = hosts, count
         self._assembly: Assembly | None = None
+        self._inputs: dict[str, HostInputs] = {}
 
     def run(self, works: Iterator[Work]) -> Iterator[Done]:
         """Make all calls, row by row."""
         first = True
         for work in works:
             self._assembly = Assembly(work, self._hosts)
+            self._inputs = {name: HostInputs(*calls) for name, calls in self._assembly.calls.items()}
             started = time.perf_counter()
             for row in range(work.numbers.size):
                 for name in work.calls:
@@ -241,11 +243,11 @@ class InProcessSession:
             yield from self.rescue()
 
     def _call_row(self, assembly: Assembly, name: str, row: int) -> None:
-        host, calls, members = self._hosts[name], assembly.calls[name], assembly.members[name]
+        host, members = self._hosts[name], assembly.members[name]
         for position in range(row * members, (row + 1) * members):
             self._count(1, False)
             started = time.perf_counter()
-            result = attempt(host.fn, host.spec, calls.keys[position], [value[position] for value in calls.params])
+            result = attempt(host.fn, host.spec, *self._inputs[name][position])
             assembly.put_one(name, position, result, time.perf_counter() - started)
 
     def rescue(self) -> list[Done]:

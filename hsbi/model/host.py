@@ -15,6 +15,8 @@ import numpy as np
 from numpy.random.bit_generator import ISpawnableSeedSequence
 
 NUMERIC_KINDS = "biuf"
+# Host simulators compute in the precision that NumPy users expect.
+_WIDE: dict[str, Any] = {"f": np.float64, "i": np.int64, "u": np.int64}
 
 
 class Status(enum.IntEnum):
@@ -100,14 +102,12 @@ class _KeyWords(ISpawnableSeedSequence):
     They are random already; hashing them once more would cost a third of a simulation of 0.1 ms.
     """
 
-    def __init__(self, words: np.ndarray) -> None:
-        self._words = words
+    def __init__(self, words: np.ndarray, state: np.ndarray | None) -> None:
+        self._words, self._state = words, state
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-        if n_words == 2 and dtype is np.uint64 and self._words.size <= 4:
-            state = np.zeros(2, np.uint64)
-            state.view(np.uint32)[: self._words.size] = self._words
-            return state
+        if n_words == 2 and dtype is np.uint64 and self._state is not None:
+            return self._state
         return np.random.SeedSequence(self._words.tolist()).generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Any]:
@@ -116,8 +116,33 @@ class _KeyWords(ISpawnableSeedSequence):
 
 def host_generator(key_data: np.ndarray) -> np.random.Generator:
     """Make the generator of one host call from the words of its JAX key (counter-based Philox)."""
-    words: Any = _KeyWords(np.asarray(key_data, np.uint32).ravel())
-    return np.random.Generator(np.random.Philox(words))
+    return HostInputs(np.asarray(key_data).reshape(1, -1), ())[0][0]
+
+
+class HostInputs:
+    """Generators and arguments of many calls, prepared at once: one by one that takes longer than a quick simulator."""
+
+    def __init__(self, keys: np.ndarray, params: Sequence[np.ndarray]) -> None:
+        """Prepare calls.
+
+        Args:
+            keys: The words of their keys, `[n, w]`.
+            params: Their parameters, `[n, ...]` each. Floats become float64 and integers int64.
+        """
+        self._words = np.ascontiguousarray(keys, np.uint32)
+        number, width = self._words.shape
+        self._states = np.zeros((number, 2), np.uint64) if width <= 4 else None
+        if self._states is not None:
+            self._states.view(np.uint32)[:, :width] = self._words
+        self._params = [value.astype(_WIDE.get(value.dtype.kind, value.dtype)) for value in params]
+
+    def __getitem__(self, position: int) -> tuple[np.random.Generator, list[Any]]:
+        """Give the generator and the arguments of one call."""
+        state = None if self._states is None else self._states[position]
+        seed: Any = _KeyWords(self._words[position], state)
+        # Arrays are copied, as a simulator may write into its arguments.
+        arguments = [value[position] if value.ndim == 1 else value[position].copy() for value in self._params]
+        return np.random.Generator(np.random.Philox(seed)), arguments
 
 
 def host_value(
@@ -135,17 +160,13 @@ def host_value(
     integer, outside every count support.
     """
     try:
-        value = _call(fn, rng, params)
+        value = np.asarray(fn(rng, *[_host_argument(value) for value in params]))
     except Exception as error:
         shapes = tuple(np.shape(value) for value in params)
         raise RuntimeError(
             f"Simulator {name_of(fn)!r} raised {type(error).__name__}: {error} (parameter shapes {shapes})."
         ) from error
     return _check(fn, value, event_shape, dtype, discrete)
-
-
-def _call(fn: Callable[..., Any], rng: np.random.Generator, params: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(fn(rng, *[_host_argument(value) for value in params]))
 
 
 def _check(
@@ -174,13 +195,13 @@ def _check(
         return value.astype(dtype)
 
 
-def attempt(fn: Callable[..., Any], spec: HostSpec, key_data: np.ndarray, params: Sequence[np.ndarray]) -> Attempt:
+def attempt(fn: Callable[..., Any], spec: HostSpec, rng: np.random.Generator, arguments: Sequence[Any]) -> Attempt:
     """Make one call and never raise: a pool of processes would break over an exception that cannot be sent.
 
     Interrupts by the keyboard pass through.
     """
     try:
-        raw = _call(fn, host_generator(key_data), params)
+        raw = np.asarray(fn(rng, *arguments))
         value = _check(fn, raw, spec.event_shape, np.dtype(spec.dtype), spec.discrete)
     except KeyboardInterrupt:
         raise
@@ -245,10 +266,9 @@ def check_output_shape(
 
 
 def _host_argument(value: np.ndarray) -> Any:
-    kind = np.asarray(value).dtype.kind
-    wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(kind, np.asarray(value).dtype)
+    dtype = np.asarray(value).dtype
     # Indexing with () turns a zero-dimensional array into a scalar and leaves others as they are.
-    return np.array(value, dtype=wide)[()]
+    return np.array(value, dtype=_WIDE.get(dtype.kind, dtype))[()]
 
 
 def name_of(fn: Callable[..., Any]) -> str:

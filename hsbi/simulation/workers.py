@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hsbi.model.calls import PENDING
-from hsbi.model.host import Attempt, CallError, HostSpec, Status, attempt
+from hsbi.model.host import Attempt, CallError, HostInputs, HostSpec, Status, attempt
 
 _HEADER = struct.Struct("<qqd")
 _DTYPE_BYTES = 16
@@ -65,9 +65,10 @@ def empty_outcome(spec: HostSpec, number: int) -> Outcome:
 
 def run_calls(fn: Callable[..., Any], spec: HostSpec, calls: Calls) -> Iterator[tuple[int, Attempt, float]]:
     """Make calls one after another; gives position, result and seconds of each as it ends."""
+    inputs = HostInputs(calls.keys, calls.params)
     for position in range(calls.keys.shape[0]):
         started = time.perf_counter()
-        result = attempt(fn, spec, calls.keys[position], [value[position] for value in calls.params])
+        result = attempt(fn, spec, *inputs[position])
         yield position, result, time.perf_counter() - started
 
 
