@@ -82,7 +82,7 @@ def test_another_run_is_refused_by_name(program, switch, tmp_path):
         ValueError, match=r"shape of site 'eta' is \[4\], in the store \[5\].*'x' is float64\[4\], in the"
     ):
         Shelf(tmp_path, switched_program(switch, X[:4]), KEY)
-    with pytest.raises(ValueError, match="site 'tau' is only in the model; .*site 'eta' is only in the store"):
+    with pytest.raises(ValueError, match=r"site 'tau' is only in the model; .*site 'eta' is only in the store"):
         Shelf(tmp_path, schools_program(), KEY)
     with pytest.raises(ValueError, match="its rows are single sites, not whole data sets"):
         Shelf(tmp_path, program, KEY, whole=True)
@@ -180,5 +180,5 @@ def test_nothing_is_kept_of_a_simulator_that_never_worked(program, switch, refer
 
 def test_a_folder_that_cannot_be_made_is_named(program, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OSError, match="Cannot make the store .*file/store"):
+    with pytest.raises(OSError, match=r"Cannot make the store .*file/store"):
         Shelf(tmp_path / "file" / "store", program, KEY)
