@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from hsbi.diagnostics import c2st, lc2st, mmd_test, sbc_ranks, tarp, uniformity
+from hsbi.diagnostics import c2st_test, lc2st, mmd_test, sbc_ranks, tarp, uniformity
 
 _NOISE = 0.5
 _SHRINK = 1 / (1 + _NOISE**2)
@@ -71,7 +71,7 @@ def sample_p_values(seed: int, estimator: Estimator, size: int) -> dict[str, flo
     local = lc2st(key, theta, estimator(rng, y, 1)[:, 0], y, draws, observed[0], num_nulls=39)
     return {
         "l-C2ST": local.p_value,
-        "C2ST": c2st(key, exact, draws).p_value,
+        "C2ST": c2st_test(key, exact, draws, num_nulls=19).p_value,
         "MMD": mmd_test(key, exact, draws, num_permutations=99).p_value,
     }
 

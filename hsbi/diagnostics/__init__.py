@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from hsbi.diagnostics.distances import mmd, mmd_test, sliced_wasserstein
     from hsbi.diagnostics.rank_tests import ecdf_band, pooled_uniformity, uniformity
     from hsbi.diagnostics.ranks import coverage, sbc_ranks
-    from hsbi.diagnostics.two_sample import c2st, lc2st
+    from hsbi.diagnostics.two_sample import c2st, c2st_test, lc2st
 
 __all__ = [
     "Classifier",
     "c2st",
+    "c2st_test",
     "coverage",
     "data_references",
     "ecdf_band",
@@ -30,6 +31,7 @@ __all__ = [
 _HOMES = {
     "Classifier": "classifier",
     "c2st": "two_sample",
+    "c2st_test": "two_sample",
     "coverage": "ranks",
     "data_references": "distance_ranks",
     "ecdf_band": "rank_tests",

@@ -108,7 +108,7 @@ def test_references_agree_with_nuts_on_the_program(name):
 def test_two_moons_agrees_with_importance_sampling():
     rng = np.random.default_rng(0)
     _, y = TASKS["two_moons"].draw(jax.random.key(10), 2)
-    count, num_noises = 20_000, 400
+    count, num_noises = 8_000, 200
     mu, sigma = rng.uniform(-1, 1, (count, 2)), rng.uniform(0.1, 3.0, (count, 2))
     weights, means = np.ones(count), []
     for site in y:
