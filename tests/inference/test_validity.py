@@ -108,7 +108,7 @@ def test_classifiers_find_the_probability_of_a_valid_simulation():
 def test_failures_by_chance_alone_are_not_modeled():
     keys = jax.random.split(jax.random.key(5), 3)
     values = {"mu": jax.random.normal(keys[0], (1000,)), "eta": jax.random.normal(keys[1], (1000,))}
-    valid = np.asarray(jax.random.uniform(keys[2], (1000,)) < 0.9)
+    valid = np.array(jax.random.uniform(keys[2], (1000,)) < 0.9)
     assert fit_validity(jax.random.key(6), STRUCTURE, values, jnp.zeros((1000, 0)), valid) is None
     valid[:] = True
     valid[:3] = False
