@@ -11,6 +11,7 @@ from hsbi.inference.arrays import Design, ObservationShape
 from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View, choose_sites
 from hsbi.inference.features import fit_features
 from hsbi.model.program import take_sites
+from hsbi.model.transforms import compress_tails
 from tests.inference.linear_gaussian import school_coordinates, school_design, school_surrogate, transform
 from tests.model.programs import EFFECTS, ERRORS, NUM_SCHOOLS, schools_program
 from tests.networks.weights import quick
@@ -139,8 +140,13 @@ def test_views_tell_single_observations_from_sets():
     np.testing.assert_allclose(observed.values["y"][:, :, 0, 0], (data["y"] - 3.0) / 8.0, rtol=1e-5)
     show = quick(lambda data, design: view.features(view.observe(data, design)))
     features = show(data, design)
-    # Covariate and its logarithm, then x.
-    assert features.static.shape == (NUM_SCHOOLS, 4)
+    # Covariate and its logarithm, then x and its mean square.
+    assert features.static.shape == (NUM_SCHOOLS, 5)
+    np.testing.assert_allclose(
+        features.static[:, 4],
+        compress_tails(jnp.mean(observed.values["x"].reshape(NUM_SCHOOLS, 2) ** 2, axis=-1)),
+        rtol=1e-5,
+    )
     assert [tokens.values.shape[:2] for tokens in features.sets] == [(NUM_SCHOOLS, 3), (NUM_SCHOOLS, 4)]
     assert features.sets[0].values.shape[-1] == 1
     np.testing.assert_allclose(features.sets[1].values[:, :, 1:], view.inputs["f"].of_inputs(inputs)[:, 0], atol=1e-6)

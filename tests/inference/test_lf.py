@@ -76,6 +76,7 @@ def test_density_free_simulator_runs_and_spends_exactly_its_budget(brief):
     assert {name: value.shape for name, value in lf.get_samples(group_by_chain=True).items()}["eta"] == (1, 7, 4)
 
 
+@pytest.mark.slow
 def test_host_simulator_is_called_as_often_as_the_ledger_says(brief):
     simulator = CountedSimulator()
     lf = hsbi.LF(simulator.model, num_simulations=101, num_samples=6, **brief)
@@ -106,6 +107,7 @@ def test_direct_refuses_a_budget_below_two_data_sets(brief):
         direct.simulate(jax.random.key(0), jnp.zeros(4))
 
 
+@pytest.mark.slow
 def test_same_key_gives_the_same_draws_and_a_second_run_compiles_nothing(brief):
     draws = []
     for number in range(2):
@@ -270,6 +272,7 @@ def repeated(num_sites, num_visits, y=None):
             numpyro.sample("y", dist.Normal(eta, 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_replicates_deterministics_and_outer_plates(brief):
     lf = hsbi.LF(repeated, num_simulations=60, num_samples=5, **brief)
     lf.run(jax.random.key(0), 4, 3, y=jnp.ones((4, 3)))

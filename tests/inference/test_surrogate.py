@@ -174,6 +174,7 @@ def bimodal(rng, shape):
     return rng.choice([-1.0, 1.0], size=shape) * 0.98 + 0.2 * rng.normal(size=shape)
 
 
+@pytest.mark.slow
 def test_gaussian_data_need_no_network():
     """A network for nothing passes a rule of two standard errors now and then: once in four at most is allowed."""
     kept = []
@@ -220,6 +221,7 @@ def test_a_few_held_out_rows_keep_no_network(monkeypatch):
         assert _helps(None, None, None, {"held_out": rows_held_out}) is kept
 
 
+@pytest.mark.slow
 def test_a_bent_location_keeps_its_correction():
     surrogate = make_surrogate()
     rng = np.random.default_rng(0)

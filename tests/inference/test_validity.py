@@ -90,6 +90,7 @@ def test_failures_can_be_dropped_on_request():
 STRUCTURE = Structure(sites=(Site(name="mu", level="global"), per_site("eta", "local", 5)))
 
 
+@pytest.mark.slow
 def test_classifiers_find_the_probability_of_a_valid_simulation():
     keys = jax.random.split(jax.random.key(3), 3)
     mu = jax.random.normal(keys[0], (8000,))
@@ -105,6 +106,7 @@ def test_classifiers_find_the_probability_of_a_valid_simulation():
     np.testing.assert_allclose(given_all, stats.norm.cdf(LIMIT - grid), atol=0.08)
 
 
+@pytest.mark.slow
 def test_failures_by_chance_alone_are_not_modeled():
     keys = jax.random.split(jax.random.key(5), 3)
     values = {"mu": jax.random.normal(keys[0], (1000,)), "eta": jax.random.normal(keys[1], (1000,))}
