@@ -60,8 +60,6 @@ def populations(num_populations=NUM_POPULATIONS, y=None):
 
 # %% [markdown]
 # ## Running it
-#
-# Worker processes import this file, so all that runs is inside `main`.
 
 
 # %%
