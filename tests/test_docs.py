@@ -20,7 +20,7 @@ PAGES = [
     pytest.param("docs/benchmark.md"),
     pytest.param("README.md", marks=pytest.mark.slow),
     pytest.param("docs/inference.md", marks=pytest.mark.slow),
-    pytest.param("docs/estimators.md", marks=pytest.mark.slow),
+    pytest.param("docs/estimators.md", marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param("docs/simulations.md", marks=pytest.mark.slow),
 ]
 

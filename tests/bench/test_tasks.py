@@ -52,6 +52,7 @@ def test_references_are_calibrated(name):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sir", "slcp", "two_moons"])
 def test_costly_references_are_calibrated(name):
     p_values = calibrate(jax.random.key(3), TASKS[name], num_datasets=40, num_sites=4, num_draws=40)
@@ -90,6 +91,7 @@ def agree(draws, reference, names, sd_bounds=(0.85, 1.18)):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gaussian_linear_uniform", "gaussian_mixture", "sir", "slcp"])
 def test_references_agree_with_nuts_on_the_program(name):
     task = TASKS[name]

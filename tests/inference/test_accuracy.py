@@ -16,7 +16,7 @@ SURGICAL_BOUNDS = {"mean_bound": 0.3, "ratio_bounds": (0.75, 1.3)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_eight_schools(seed):
     lf = hsbi.LF(problems.eight_schools, num_simulations=5_000, num_samples=NUM_DRAWS, progress=False)
     lf.run(jax.random.key(seed), problems.SCHOOLS_SIGMA, y=problems.SCHOOLS_Y)
@@ -87,6 +87,7 @@ def test_gaussian_linear():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_training_serves_a_range_of_site_counts():
     lf = hsbi.LF(gaussian_linear.model, num_simulations=5_000, observed=("y",), num_sites=(5, 40), progress=False)
     lf.simulate(jax.random.key(0), 40)
@@ -100,6 +101,7 @@ def test_one_training_serves_a_range_of_site_counts():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_joint_posterior():
     config = hsbi.JointConfig(
         width=64,

@@ -273,6 +273,7 @@ def repeated(num_sites, num_visits, y=None):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_replicates_deterministics_and_outer_plates(brief):
     lf = hsbi.LF(repeated, num_simulations=60, num_samples=5, **brief)
     lf.run(jax.random.key(0), 4, 3, y=jnp.ones((4, 3)))
@@ -287,6 +288,7 @@ def test_replicates_deterministics_and_outer_plates(brief):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_model_without_plate_and_model_without_locals_run(brief):
     def single(y=None):
         mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
@@ -304,6 +306,7 @@ def test_model_without_plate_and_model_without_locals_run(brief):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_functional_inputs_reach_the_surrogate(brief):
     def curve(key, rate, times):
         return rate * times + 0.1 * jax.random.normal(key, times.shape)
@@ -323,6 +326,7 @@ def test_functional_inputs_reach_the_surrogate(brief):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_joint_posterior_answers_and_refuses_more_sites(brief):
     config = hsbi.JointConfig(
         width=16, heads=2, num_blocks=1, batch_size=8, num_ode_steps=4, fit=brief["posterior_config"].head

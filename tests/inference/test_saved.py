@@ -126,7 +126,8 @@ def assert_same_tree(ours, theirs):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-EVERY_CASE = [pytest.param(case, marks=() if case == "LF, factorized" else pytest.mark.slow, id=case) for case in CASES]
+LONG = (pytest.mark.slow, pytest.mark.long)
+EVERY_CASE = [pytest.param(case, marks=() if case == "LF, factorized" else LONG, id=case) for case in CASES]
 
 
 @pytest.mark.parametrize("case", EVERY_CASE)

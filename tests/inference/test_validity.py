@@ -76,6 +76,7 @@ def test_the_probability_of_a_valid_output_is_part_of_the_likelihood():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_failures_can_be_dropped_on_request():
     mean, sd = exact_mean_and_sd(False)
     with (
