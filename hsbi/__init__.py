@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hsbi.inference.designs import pad
     from hsbi.inference.direct import Direct
     from hsbi.inference.joint import JointConfig
     from hsbi.inference.lf import LF
@@ -32,6 +33,7 @@ __all__ = [
     "from_mcmc",
     "inspect",
     "load",
+    "pad",
 ]
 
 # Imported on first use, so that `import hsbi` does not pay for what a script never touches.
@@ -48,6 +50,7 @@ _HOMES = {
     "from_mcmc": "hsbi.results",
     "inspect": "hsbi.model.trace",
     "load": "hsbi.inference.saved",
+    "pad": "hsbi.inference.designs",
 }
 
 

@@ -12,7 +12,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from hsbi.model.coordinates import constrain, coordinate_sizes, unconstrain
-from hsbi.model.data import functional_inputs, site_covariates
+from hsbi.model.data import functional_inputs, observation_masks, site_covariates
 from hsbi.model.draws import draw_latents
 from hsbi.model.execution import Visit, execute, stand_in
 from hsbi.model.program import Program
@@ -184,20 +184,25 @@ class Design(NamedTuple):
     Attributes:
         covariates: `[S, c]`.
         inputs: Functional inputs by observation, `[S, replicates, points, d]`.
+        masks: Which entries are observed, `[S, replicates, points, width]`, of observations that lack some.
     """
 
     covariates: Array
     inputs: dict[str, Array]
+    masks: dict[str, Array] = {}  # noqa: RUF012
 
 
 def read_design(program: Program) -> Design:
-    """Read covariates and functional inputs from a program's arguments."""
+    """Read covariates, functional inputs and masks from a program's arguments."""
     covariates, _ = site_covariates(program)
-    inputs = functional_inputs(program)
-    laid_out = {
-        shape.name: inputs[shape.name].reshape(program.num_sites, shape.replicates, shape.points, shape.width, -1)
+    inputs, masks = functional_inputs(program), observation_masks(program)
+    layouts = {
+        shape.name: (program.num_sites, shape.replicates, shape.points, shape.width)
         for shape in observation_shapes(program.structure)
-        if shape.name in inputs
     }
     # Entries of one observation share their input; where the event is one number, its width is 1 as well.
-    return Design(covariates, {name: value[:, :, :, 0] for name, value in laid_out.items()})
+    return Design(
+        covariates,
+        {name: value.reshape(*layouts[name], -1)[:, :, :, 0] for name, value in inputs.items()},
+        {name: mask.reshape(layouts[name]) for name, mask in masks.items()},
+    )

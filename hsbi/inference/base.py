@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -17,12 +18,13 @@ from hsbi.inference.batch import Observed, synthesize
 from hsbi.inference.identity import training_facts
 from hsbi.inference.joint import JointPosterior
 from hsbi.inference.posterior import Posterior
+from hsbi.inference.scope import Scope, refuse_missing
 from hsbi.model.data import observed_data, refuse_impossible_counts
-from hsbi.model.draws import draw_latents, recompute
+from hsbi.model.draws import draw_latents, recompute, redraw_locals
 from hsbi.model.program import Program
 from hsbi.model.routes import bind
 from hsbi.model.simulate import simulate_given
-from hsbi.model.structure import Structure
+from hsbi.model.structure import Site, Structure
 from hsbi.model.trace import restore
 from hsbi.results import summary_table, to_arviz
 from hsbi.simulation.execution import Execution
@@ -41,7 +43,7 @@ class Inference:
 
     # What a saved estimator holds: keywords of the constructor, kept as attributes, and what training adds.
     _settings: tuple[str, ...] = ("num_simulations", "num_samples", "observed", "posterior_config")
-    _state: tuple[str, ...] = ("timings", "losses", "posterior", "_ranges")
+    _state: tuple[str, ...] = ("timings", "losses", "posterior", "_ranges", "_scope")
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Inference:
         self._progress = show_progress if progress is True else no_progress if progress is False else progress
         self._program: Program | None = None
         self._ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._scope: Scope | None = None
         self._drawn: tuple[Program, dict[str, Array], Array] | None = None
 
     def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Any:
@@ -141,9 +144,12 @@ class Inference:
         self._check_structure(program.structure)
         data = self._read_data(program)
         started = time.perf_counter()
-        observed = posterior.view.observe(data, read_design(program))
-        self._warn_of_strange_data(program.structure, data)
-        values = _sample(posterior, program, observed, key, num_samples)
+        design = read_design(program)
+        self._check_design(program, design)
+        observed = posterior.view.observe(data, design)
+        self._warn_of_strange_data(program.structure, data, observed)
+        has_empty = bool(program.structure.locals) and not bool(np.all(observed.has_data))
+        values = _sample(posterior, program, observed, key, num_samples, has_empty)
         jax.block_until_ready(values)
         self.timings["sample"] = time.perf_counter() - started
         self._drawn = (program, values, jax.random.fold_in(key, 1))
@@ -252,30 +258,28 @@ class Inference:
 
     def _read_data(self, program: Program) -> dict[str, Array]:
         refuse_impossible_counts(program)
-        data, masks = observed_data(program)
+        data, _ = observed_data(program)
         absent = [name for name in program.structure.observations if name not in data]
         if absent:
             raise ValueError(
                 f"Observation {', '.join(map(repr, absent))} has no data. Pass the data as the model's argument."
             )
-        missing = {name: int(np.sum(~np.asarray(mask))) for name, mask in masks.items()}
-        found = [f"{count} of {masks[name].size} values of {name!r}" for name, count in missing.items() if count]
-        if found:
-            raise ValueError(
-                f"Missing data: {', '.join(found)}. The posterior is not trained for missing values. "
-                "Pass complete data, or drop the sites that have none."
-            )
         return data
+
+    def _check_design(self, program: Program, design: Design) -> None:
+        """Refuse or warn of arguments that the posterior was not trained for."""
+        refuse_missing(design, self._trained().view.missing)
+        notes = [] if self._scope is None else self._scope.complaints(program, design)
+        if notes:
+            warnings.warn(
+                f"The arguments lie outside what the posterior was trained for: {'; '.join(notes)}. "
+                "Train with design= or missing= to cover them.",
+                stacklevel=4,
+            )
 
     def _check_structure(self, structure: Structure) -> None:
         trained = self._program.structure if self._program is not None else structure
-        facts = [
-            {
-                site.name: (site.level, site.event_shape, site.plates, site.shape[1:] if site.level != "global" else ())
-                for site in each.sites
-            }
-            for each in (trained, structure)
-        ]
+        facts = [{site.name: self._comparable(site) for site in each.sites} for each in (trained, structure)]
         if facts[0] != facts[1]:
             names = sorted(name for name in facts[0] | facts[1] if facts[0].get(name) != facts[1].get(name))
             raise ValueError(
@@ -291,6 +295,19 @@ class Inference:
                 stacklevel=3,
             )
 
+    def _comparable(self, site: Site) -> tuple[Any, ...]:
+        """Give what a site must have in common with the one trained, but for the number of sites.
+
+        A set of tokens may have any size: points of a function, or replicates, where there was more than one.
+        """
+        flexible = isinstance(self.posterior, Posterior) and any(
+            shape.name == site.name and shape.num_tokens > 1 for shape in self.posterior.view.shapes
+        )
+        if not flexible:
+            return site.level, site.event_shape, site.plates, site.shape[1:] if site.level != "global" else ()
+        event = len(site.event_shape) if site.inputs is not None else site.event_shape
+        return site.level, event, site.plates, len(site.shape)
+
     def _site_range(self, structure: Structure) -> tuple[int, int]:
         return self.num_sites or (structure.num_sites, structure.num_sites)
 
@@ -300,11 +317,12 @@ class Inference:
         if finite.size:
             self._ranges[name] = (finite.min(), finite.max())
 
-    def _warn_of_strange_data(self, structure: Structure, data: Mapping[str, Array]) -> None:
+    def _warn_of_strange_data(self, structure: Structure, data: Mapping[str, Array], observed: Observed) -> None:
         for name, (low, high) in self._ranges.items():
             value = np.asarray(data[name], float)
             slack = _MARGIN * (high - low)
             outside = (value < low - slack) | (value > high + slack) | ~np.isfinite(value)
+            outside &= np.asarray(observed.known(name)).reshape(value.shape)
             if outside.any():
                 place = tuple(int(axis) for axis in np.argwhere(outside)[0])
                 where = f" at site {place[0]}" if structure.site_plate is not None else ""
@@ -335,17 +353,33 @@ def _covariates(program: Program) -> dict[str, np.ndarray] | None:
     return found or None
 
 
-@functools.partial(jit, static_argnames="num_draws")
+@functools.partial(jit, static_argnames=("num_draws", "has_empty"))
 def _sample(
-    posterior: Posterior | JointPosterior, program: Program, observed: Observed, key: Array, num_draws: int
+    posterior: Posterior | JointPosterior,
+    program: Program,
+    observed: Observed,
+    key: Array,
+    num_draws: int,
+    has_empty: bool = False,
 ) -> dict[str, Array]:
     latents = posterior.sample(program, observed, key, num_draws)
 
-    def finish(draw: Any) -> dict[str, Array]:
+    def finish(draw: Any, own: Array) -> dict[str, Array]:
         values = posterior.coordinates.decode(program, draw)
+        if has_empty:
+            values |= _redraw_empty(program, own, values, observed.has_data)
         return {**values, **recompute(program, values)}
 
-    return jax.vmap(finish)(latents)
+    return jax.vmap(finish)(latents, jax.random.split(jax.random.fold_in(key, 2), num_draws))
+
+
+def _redraw_empty(program: Program, key: Array, values: dict[str, Array], has_data: Array) -> dict[str, Array]:
+    """Draw the locals of sites without any data from their prior given the globals: that is their posterior."""
+    drawn = redraw_locals(program, key, values)
+    return {
+        name: jnp.where(has_data.reshape(-1, *(1,) * (value.ndim - 1)), values[name], value)
+        for name, value in drawn.items()
+    }
 
 
 @jit

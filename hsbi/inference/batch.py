@@ -1,6 +1,8 @@
 """Data sets for training a posterior: drawn from the prior and the surrogates, or stored."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hsbi.inference.arrays import Coordinates, Design, Latents, ObservationShape
+from hsbi.inference.designs import Groups
 from hsbi.inference.features import ParameterFeatures, flatten_parameters
 from hsbi.inference.surrogate import Surrogate
 from hsbi.inference.validity import Validity
@@ -27,7 +30,7 @@ class Observed(NamedTuple):
     """The observations of a data set, or of many with leading axes.
 
     Attributes:
-        values: Standardized by observation, `[..., S, replicates, points, width]`.
+        values: Standardized by observation, `[..., S, replicates, points, width]`; zero where missing.
         design: Covariates and functional inputs of the sites.
         site_mask: `[..., S]`, true where a site is real.
     """
@@ -35,6 +38,17 @@ class Observed(NamedTuple):
     values: dict[str, Array]
     design: Design
     site_mask: Array
+
+    def known(self, name: str) -> Array:
+        """Say which entries of an observation are observed, in the shape of its values."""
+        value = self.values[name]
+        return self.design.masks[name] if name in self.design.masks else jnp.ones(value.shape, bool)
+
+    @property
+    def has_data(self) -> Array:
+        """Say which sites have any observation, `[..., S]`."""
+        found = [jnp.any(self.known(name), axis=(-3, -2, -1)) for name in self.values]
+        return functools.reduce(jnp.logical_or, found)
 
 
 class Batch(NamedTuple):
@@ -57,45 +71,59 @@ class View:
     """What networks are shown of observations.
 
     Attributes:
-        shapes: The layout of each observation.
+        shapes: The layout of each observation at training.
+        missing: The observations for which missing values were trained for.
         covariates: Features of the covariates.
         transforms: The transform of each observation.
         inputs: Features of the functional inputs of each observation.
     """
 
     shapes: tuple[ObservationShape, ...] = dataclasses.field(metadata={"static": True})
+    missing: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
     covariates: ParameterFeatures
     transforms: dict[str, ObservationTransform]
     inputs: dict[str, ParameterFeatures]
 
     def observe(self, data: Mapping[str, Array], design: Design) -> Observed:
-        """Standardize the observations of one data set, given in canonical layout."""
+        """Standardize the observations of one data set, given in canonical layout.
+
+        Replicates and points may be more or fewer than at training, where there was more than one token.
+        """
         num_sites = design.covariates.shape[0]
-        values = {
-            shape.name: standardize(
-                self.transforms[shape.name],
-                data[shape.name].reshape(num_sites, shape.replicates, shape.points, shape.width),
-            )
-            for shape in self.shapes
-        }
+        values = {}
+        for shape in self.shapes:
+            # Functional inputs tell points from replicates where their numbers are not those of training.
+            layout = design.inputs[shape.name].shape[1:3] if shape.name in design.inputs else (-1, shape.points)
+            value = data[shape.name].reshape(num_sites, *layout, shape.width)
+            standardized = standardize(self.transforms[shape.name], value)
+            known = design.masks.get(shape.name)
+            values[shape.name] = standardized if known is None else jnp.where(known, standardized, 0.0)
         return Observed(values, design, jnp.ones(num_sites, bool))
 
     def features(self, observed: Observed) -> SiteFeatures:
         """Give the networks' features of one data set."""
-        static, sets = [compress(self.covariates(observed.design.covariates))], []
+        covariates = compress(self.covariates(observed.design.covariates))
+        static, seen, sets = [covariates], [jnp.ones(covariates.shape, bool)], []
         for shape in self.shapes:
-            values = compress_tails(observed.values[shape.name])
-            num_sites = values.shape[0]
+            values, known = observed.values[shape.name], observed.known(shape.name)
+            num_sites, width = values.shape[0], shape.width
             if shape.num_tokens == 1:
-                static.append(values.reshape(num_sites, shape.width))
-                static.append(_energy(observed.values[shape.name].reshape(num_sites, shape.width)))
+                flat, own = values.reshape(num_sites, width), known.reshape(num_sites, width)
+                parts = [compress_tails(flat), _energy(flat, own)]
+                real = [own, jnp.any(own, axis=-1, keepdims=True)]
+                if shape.name in self.missing:
+                    parts, real = [*parts, own.astype(flat.dtype)], [*real, jnp.ones_like(own)]
+                static, seen = [*static, *parts], [*seen, *real]
                 continue
-            tokens = values.reshape(num_sites, shape.num_tokens, shape.width)
+            tokens, own = (array.reshape(num_sites, -1, width) for array in (compress_tails(values), known))
+            if shape.name in self.missing and width > 1:
+                tokens = jnp.concatenate([tokens, own.astype(tokens.dtype)], axis=-1)
             if shape.name in observed.design.inputs:
                 inputs = self.inputs[shape.name].of_inputs(observed.design.inputs[shape.name])
-                tokens = jnp.concatenate([tokens, inputs.reshape(num_sites, shape.num_tokens, -1)], axis=-1)
-            sets.append(TokenSet(tokens, jnp.ones(tokens.shape[:-1], bool)))
-        return SiteFeatures(jnp.concatenate(static, axis=-1), tuple(sets), observed.site_mask)
+                tokens = jnp.concatenate([tokens, inputs.reshape(*tokens.shape[:-1], -1)], axis=-1)
+            sets.append(TokenSet(tokens, jnp.any(own, axis=-1)))
+        mask = observed.site_mask & observed.has_data
+        return SiteFeatures(jnp.concatenate(static, axis=-1), tuple(sets), mask, jnp.concatenate(seen, axis=-1))
 
 
 @jax.tree_util.register_dataclass
@@ -105,19 +133,23 @@ class Synthetic:
 
     Attributes:
         num_sites: The fewest and the most sites of a data set; padding fills up to the most.
+        missing: The highest share of values that are missing at random, beyond those that the design lacks.
         program: The program.
         coordinates: Its latents' coordinates.
         surrogates: One surrogate for each observation.
         design: Covariates and functional inputs of the program's sites.
         validity: The probability that a site's simulation is valid, or None where it does not matter.
+        groups: The designs that data sets are drawn from, or None to choose among all sites.
     """
 
     num_sites: tuple[int, int] = dataclasses.field(metadata={"static": True})
+    missing: float = dataclasses.field(default=0.0, metadata={"static": True})
     program: Program
     coordinates: Coordinates
     surrogates: tuple[Surrogate, ...]
     design: Design
     validity: Validity | None = None
+    groups: Groups | None = None
 
     def draw(self, key: Array, num_sets: int) -> Batch:
         """Draw data sets, all of them valid."""
@@ -132,9 +164,13 @@ class Synthetic:
         """Draw everything but the observations; gives index, mask, program and design of the sites, and latents."""
         index_key, size_key, prior_key, _ = jax.random.split(key, 4)
         low, high = self.num_sites
-        index = choose_sites(index_key, self.program.num_sites, high, low < high)
+        if self.groups is None:
+            index = choose_sites(index_key, self.program.num_sites, high, low < high)
+            size = jax.random.randint(size_key, (), low, high + 1)
+        else:
+            chosen = jax.random.randint(index_key, (), 0, self.groups.size.shape[0])
+            index, size = self.groups.index[chosen], self.groups.size[chosen]
         program, design = at_sites(self.program, self.design, index)
-        size = jax.random.randint(size_key, (), low, high + 1)
         values = {name: value[0] for name, value in draw_latents(program, prior_key, 1).items()}
         return index, jnp.arange(high) < size, program, design, values
 
@@ -176,12 +212,14 @@ class Synthetic:
             local_key, data_key = jax.random.split(own)
             values = self._choose_locals(local_key, program, design, values)
         drawn = synthesize(program, self.surrogates, values, design, data_key)
-        standardized = {
-            surrogate.shape.name: standardize(
-                surrogate.transform, surrogate.transform.decode(drawn[surrogate.shape.name])
-            )
-            for surrogate in self.surrogates
-        }
+        if self.missing > 0:
+            shapes = {name: value.shape for name, value in drawn.items()}
+            design = hide(jax.random.fold_in(data_key, 1), design, shapes, self.missing)
+        standardized = {}
+        for surrogate in self.surrogates:
+            name = surrogate.shape.name
+            own = standardize(surrogate.transform, surrogate.transform.decode(drawn[name]))
+            standardized[name] = jnp.where(design.masks[name], own, 0.0) if name in design.masks else own
         observed = Observed(standardized, design, mask)
         return Batch(index, self.coordinates.encode(program, values), observed)
 
@@ -199,14 +237,35 @@ class Stored:
         return jax.tree.map(lambda array: array[rows], self.batch)
 
 
-def _energy(values: Array) -> Array:
+def _energy(values: Array, known: Array) -> Array:
     """Give the mean square of each site's values: its mean over sites is what pins a scale."""
-    return compress_tails(jnp.mean(values**2, axis=-1, keepdims=True))
+    number = jnp.maximum(jnp.sum(known, axis=-1, keepdims=True), 1)
+    return compress_tails(jnp.sum(values**2, axis=-1, keepdims=True) / number)
 
 
 def standardize(transform: ObservationTransform, value: Array) -> Array:
     """Standardize observations, bounded so that squares of residuals stay finite in float32."""
     return jnp.clip(transform.center(value), -_MAX_STANDARDIZED, _MAX_STANDARDIZED)
+
+
+def hide(key: Array, design: Design, shapes: Mapping[str, tuple[int, ...]], most: float) -> Design:
+    """Make values missing at random: single ones at a rate up to `most`, and in half of the data sets whole sites.
+
+    Args:
+        key: A random key.
+        design: The design of one data set.
+        shapes: The layouts of its observations, `[S, replicates, points, width]`.
+        most: The highest rate.
+    """
+    rate_key, whole_key, site_key, *keys = jax.random.split(key, 3 + len(shapes))
+    rate, site_rate = most * jax.random.uniform(rate_key, (2,))
+    site_rate *= jax.random.bernoulli(whole_key)
+    present = jax.random.uniform(site_key, (next(iter(shapes.values()))[0], 1, 1, 1)) >= site_rate
+    masks = {}
+    for own, (name, shape) in zip(keys, shapes.items(), strict=True):
+        known = (jax.random.uniform(own, shape) >= rate) & present
+        masks[name] = known & design.masks[name] if name in design.masks else known
+    return design._replace(masks=masks)
 
 
 def choose_sites(key: Array, available: int, number: int, vary: bool) -> Array:
@@ -244,4 +303,8 @@ def synthesize(
 def site_features(program: Program, surrogate: Surrogate, values: Mapping[str, Array], design: Design) -> Array:
     """Give a surrogate's features of every site of one data set, `[S, replicates, points, F]`."""
     parameters = site_parameters(program, surrogate.features.names, values, design.covariates)
-    return surrogate.prepare(parameters, design.inputs.get(surrogate.shape.name))
+    name = surrogate.shape.name
+    shape = program.structure[name].shape
+    points = design.inputs[name].shape[2] if name in design.inputs else surrogate.shape.points
+    replicates = math.prod(shape) // (program.num_sites * points * surrogate.shape.width)
+    return surrogate.prepare(parameters, design.inputs.get(name), (replicates, points))

@@ -22,6 +22,7 @@ from hsbi.inference.batch import Batch, Observed, Stored, View
 from hsbi.inference.features import fit_features
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
+from hsbi.inference.scope import make_scope
 from hsbi.inference.stages import fit_posterior
 from hsbi.model.program import Program
 from hsbi.model.simulate import calls_per_site, simulate_all
@@ -127,10 +128,12 @@ class Direct(Inference):
         values, observations = _drop_failed(*self.simulations)
         coordinates, design = fit_coordinates(program, prior_key), read_design(program)
         shapes, supports = observation_shapes(program.structure), observation_supports(program)
+        self._scope = make_scope(program, design)
         for shape in shapes:
             self._note_range(shape.name, observations[shape.name])
         view = View(
             shapes=shapes,
+            missing=tuple(design.masks),
             covariates=fit_features((), design.covariates, None),
             transforms={
                 shape.name: observation_transform(

@@ -148,14 +148,18 @@ class JointPosterior:
             values[name] = own[..., None, :]
         covariates = compress(self.view.covariates(observed.design.covariates))
         values[_COVARIATES] = covariates[:, None, :]
+        known = {name: jnp.ones_like(value) for name, value in values.items()}
         inputs: dict[str, Array] = {}
         for shape in self.view.shapes:
-            values[shape.name] = observed.values[shape.name].reshape(num_sites, shape.num_tokens, shape.width)
+            tokens = (num_sites, shape.num_tokens, shape.width)
+            values[shape.name] = observed.values[shape.name].reshape(tokens)
+            known[shape.name] = observed.known(shape.name).reshape(tokens).astype(float)
             if shape.name in observed.design.inputs:
                 own = observed.design.inputs[shape.name]
                 unit = self.view.inputs[shape.name].scale_inputs(own)
                 inputs[shape.name] = unit.reshape(num_sites, shape.num_tokens, -1)
-        return pack(layout, values, inputs)
+        packed = pack(layout, values, inputs)
+        return packed._replace(mask=packed.mask & (pack(layout, known).values > 0))
 
     def _velocity(self, weights: Any, layout: Layout, tokens: Tokens, site_mask: Array | None):
         """Give the velocity of the parameters of many sequences, observations held fixed."""

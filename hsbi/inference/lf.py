@@ -21,15 +21,18 @@ from hsbi.inference.arrays import (
 )
 from hsbi.inference.base import Inference
 from hsbi.inference.batch import Synthetic, View
+from hsbi.inference.designs import DesignFunction, Groups, pool_designs
 from hsbi.inference.features import fit_features, flatten_parameters
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
+from hsbi.inference.scope import make_scope
 from hsbi.inference.stages import fit_posterior
 from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate
 from hsbi.inference.validity import Validity, fit_validity
 from hsbi.model.host import Status
 from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_sites
+from hsbi.model.structure import Structure
 from hsbi.model.transforms import observation_transform
 from hsbi.simulation.execution import Execution
 from hsbi.simulation.ledger import Ledger
@@ -38,6 +41,8 @@ from hsbi.training import Checkpoint, Progress, jit
 
 # Sites held out for validation in all, and bounds on the number of data sets they make.
 _HELD_OUT_SITES, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 128, 1024
+# Folded into the key of the simulations for the designs that are drawn.
+_POOL = 7
 
 
 class LF(Inference):
@@ -51,8 +56,8 @@ class LF(Inference):
         >>> lf.print_summary()  # doctest: +SKIP
     """
 
-    _settings = (*Inference._settings, "num_sites", "surrogate_config", "invalid")
-    _state = (*Inference._state, "surrogate", "validity")
+    _settings = (*Inference._settings, "num_sites", "missing", "surrogate_config", "invalid")
+    _state = (*Inference._state, "surrogate", "validity", "_trained_sites")
 
     def __init__(
         self,
@@ -61,6 +66,8 @@ class LF(Inference):
         num_simulations: int,
         num_samples: int = 1000,
         num_sites: tuple[int, int] | None = None,
+        design: DesignFunction | None = None,
+        missing: float = 0.0,
         observed: Sequence[str] = (),
         surrogate_config: SurrogateConfig | None = None,
         posterior_config: FactorizedConfig | JointConfig | None = None,
@@ -80,6 +87,11 @@ class LF(Inference):
             num_samples: Draws from the posterior.
             num_sites: The fewest and the most sites the posterior is trained for; by default the number in the
                 arguments.
+            design: A function of a key that draws the model's arguments by name, such as `{"times": times}`: schedules,
+                covariates, masks and the number of sites that the posterior is trained for; by default the arguments of
+                `run` or `simulate` are all.
+            missing: The highest share of values missing at random that the posterior is trained for; whole sites may
+                be missing too. The pattern of missing values in the arguments is always trained for.
             observed: Names of observed sites where the model is traced without data.
             surrogate_config: Hyperparameters of the surrogates.
             posterior_config: Hyperparameters of the posterior: `FactorizedConfig`, whose cost is linear in sites, or
@@ -96,6 +108,10 @@ class LF(Inference):
         """
         if invalid not in ("model", "drop"):
             raise ValueError(f"invalid is {invalid!r}, expected 'model' or 'drop'.")
+        if not 0.0 <= missing < 1.0:
+            raise ValueError(f"missing is {missing}, expected a share of the values, at least 0 and below 1.")
+        if design is not None and num_sites is not None:
+            raise ValueError("Both design and num_sites are given. Let the design draw the number of sites.")
         super().__init__(
             model,
             num_simulations=num_simulations,
@@ -109,13 +125,35 @@ class LF(Inference):
         )
         self.surrogate_config = surrogate_config or SurrogateConfig()
         self.posterior_config = posterior_config or FactorizedConfig()
+        self.design = design
+        self.missing = missing
         self.simulations: Simulations | None = None
+        self._trained_sites: tuple[int, int] | None = None
+        self._groups: Groups | None = None
         self.surrogate: dict[str, Surrogate] = {}
         self.invalid = invalid
         self.validity: Validity | None = None
 
-    def _simulate(self, key: Array, program: Program) -> Simulations:
+    def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Simulations:
+        """Spend the budget of simulations at draws from the prior; a second call starts over with a new ledger.
+
+        Args:
+            rng_key: A random key.
+            *args: The model's arguments; data among them may be None. With a `design` they are not needed.
+            **kwargs: The model's keyword arguments.
+        """
+        if self.design is not None:
+            return self._simulate(rng_key, None)
+        return super().simulate(rng_key, *args, **kwargs)
+
+    def _simulate(self, key: Array, program: Program | None) -> Simulations:
         """Simulate one site at a time until the budget is spent."""
+        self._groups, self._trained_sites = None, self.num_sites
+        if self.design is not None:
+            pool_key = jax.random.fold_in(key, _POOL)
+            program, self._groups = pool_designs(self.model, self.design, pool_key, self.observed)
+            self._trained_sites = self._groups.site_range
+        assert program is not None
         self._check_range(program)
         self.ledger = Ledger({"simulate": self.num_simulations})
         started = time.perf_counter()
@@ -168,7 +206,10 @@ class LF(Inference):
             surrogates=surrogates,
             design=design,
             validity=self.validity,
+            missing=self.missing,
+            groups=self._groups,
         )
+        self._scope = make_scope(program, design, hidden=self.missing > 0, many=self._groups is not None)
         self._fit_posterior(posterior_key, held_out_key, source, states)
         self.timings["posterior"] = time.perf_counter() - started
 
@@ -241,7 +282,7 @@ class LF(Inference):
         num_sites = source.num_sites[1]
         num_held_out = max(_MIN_HELD_OUT, min(_MAX_HELD_OUT, _HELD_OUT_SITES // num_sites))
         held_out = _draw(source, held_out_key, num_held_out)
-        view = make_view(source.surrogates, source.design)
+        view = make_view(source.surrogates, source.design, source.missing)
         if isinstance(config, JointConfig):
             self.posterior, losses = fit_joint(
                 key,
@@ -261,6 +302,8 @@ class LF(Inference):
         self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
 
     def _check_range(self, program: Program) -> None:
+        if self._groups is not None:
+            return
         low, high = self._site_range(program.structure)
         if (
             program.route != "resize"
@@ -275,6 +318,20 @@ class LF(Inference):
     def _surrogates(self) -> tuple[Surrogate, ...]:
         return tuple(self.surrogate.values())
 
+    def _site_range(self, structure: Structure) -> tuple[int, int]:
+        return self._trained_sites or super()._site_range(structure)
+
+    def __str__(self) -> str:
+        """Say what was done, and what the posterior is trained for."""
+        if self.posterior is None or self._program is None:
+            return repr(self)
+        low, high = self._site_range(self._program.structure)
+        lines = [repr(self), "Trained for", f"  sites: {low if low == high else f'{low} to {high}'}"]
+        lines += [] if self._scope is None else [f"  {line}" for line in self._scope.lines()]
+        if self.missing:
+            lines.append(f"  missing values: up to {self.missing:.0%} at random, and whole sites")
+        return "\n".join(lines)
+
     def __repr__(self) -> str:
         """Say what was done."""
         state = "trained" if self.posterior is not None else "not trained"
@@ -282,10 +339,12 @@ class LF(Inference):
         return f"LF({getattr(self.model, '__name__', 'model')}, num_simulations={self.num_simulations}{sites}, {state})"
 
 
-def make_view(surrogates: Sequence[Surrogate], design: Design) -> View:
+def make_view(surrogates: Sequence[Surrogate], design: Design, missing: float = 0.0) -> View:
     """Show networks the observations as the surrogates see them."""
+    shapes = tuple(surrogate.shape for surrogate in surrogates)
     return View(
-        shapes=tuple(surrogate.shape for surrogate in surrogates),
+        shapes=shapes,
+        missing=tuple(shape.name for shape in shapes if missing > 0 or shape.name in design.masks),
         covariates=fit_features((), design.covariates, None),
         transforms={surrogate.shape.name: surrogate.transform for surrogate in surrogates},
         inputs={surrogate.shape.name: surrogate.features for surrogate in surrogates},

@@ -60,7 +60,8 @@ def linearize(
     values = jnp.concatenate([observed.values[s.shape.name].reshape(num_sites, -1) for s in surrogates], axis=-1)
 
     # What is not known must not pull, and must not add precision either.
-    known = jnp.isfinite(values)
+    known = jnp.concatenate([observed.known(s.shape.name).reshape(num_sites, -1) for s in surrogates], axis=-1)
+    known &= jnp.isfinite(values)
 
     def predict(locals_: Array) -> tuple[Array, Array]:
         decoded = coordinates.decode(program, Latents(globals_, locals_))

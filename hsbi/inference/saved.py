@@ -20,6 +20,7 @@ from hsbi.inference.joint import JointConfig, JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
 from hsbi.inference.posterior import FactorizedConfig, Posterior, Weights
+from hsbi.inference.scope import Scope
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig, _Networks
 from hsbi.inference.validity import Classifier, Validity
 from hsbi.model.arguments import unbind_arguments
@@ -52,6 +53,7 @@ _CLASSES: dict[str, type] = {
     "ParameterFeatures": ParameterFeatures,
     "Plate": Plate,
     "Posterior": Posterior,
+    "Scope": Scope,
     "Site": Site,
     "Standardizer": Standardizer,
     "Structure": Structure,
@@ -189,9 +191,10 @@ def _check_networks(path: str | os.PathLike[str], estimator: Inference, program:
     """Trace a draw without computing it: every array must have the shape that the networks expect."""
     posterior = estimator._trained()
     data = {name: jnp.zeros(program.structure[name].shape) for name in program.structure.observations}
+    design = read_design(program)
 
     def draw() -> Any:
-        observed = posterior.view.observe(data, read_design(program))
+        observed = posterior.view.observe(data, design)
         return posterior.sample(program, observed, jax.random.key(0), 2)
 
     try:

@@ -151,10 +151,16 @@ class Surrogate:
         empty = Linear(jnp.zeros((0, shape.width)), jnp.zeros((0, shape.width)))
         return cls(shape=shape, networks=networks, features=features, transform=transform, linear=empty)
 
-    def prepare(self, parameters: Array, inputs: Array | None) -> Array:
-        """Give features `[rows, replicates, points, F]` from flattened parameters and functional inputs."""
+    def prepare(self, parameters: Array, inputs: Array | None, size: tuple[int, int] | None = None) -> Array:
+        """Give features `[rows, replicates, points, F]` from flattened parameters and functional inputs.
+
+        Args:
+            parameters: `[rows, k]`.
+            inputs: `[rows, replicates, points, d]`, or None.
+            size: The numbers of replicates and points; those of training by default.
+        """
         features = self.features(parameters)
-        lead = (features.shape[0], self.shape.replicates, self.shape.points)
+        lead = (features.shape[0], *(size or (self.shape.replicates, self.shape.points)))
         features = jnp.broadcast_to(features[:, None, None, :], (*lead, features.shape[-1]))
         if inputs is None:
             return features

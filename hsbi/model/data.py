@@ -39,6 +39,24 @@ def observed_data(program: Program) -> tuple[dict[str, Array], dict[str, Array]]
     return data, masks
 
 
+def observation_masks(program: Program) -> dict[str, Array]:
+    """Give which entries of each observation are observed, in canonical layout; with or without data.
+
+    An entry is missing where its data are NaN, or where `mask` or `obs_mask` excludes it. Observations that are
+    complete are left out.
+    """
+    masks: dict[str, Array] = {}
+
+    def read(visit: Visit) -> ArrayLike:
+        if visit.data is None:
+            masks[visit.site.name] = canonicalize(visit.site, _mask(visit))
+        return keep_data(visit)
+
+    execute(program, jax.random.key(0), observe=read)
+    masks |= observed_data(program)[1]
+    return {name: mask for name, mask in masks.items() if not np.all(mask)}
+
+
 def refuse_impossible_counts(program: Program) -> None:
     """Refuse data at a count site that are fractional or outside the support; missing values pass.
 

@@ -37,29 +37,44 @@ class SiteFeatures(NamedTuple):
     Attributes:
         static: Features that every site has: observations made once, covariates, `[..., S, features]`.
         sets: Observations made several times.
-        site_mask: `[..., S]`, true where a site is real.
+        site_mask: `[..., S]`, true where a site is real and tells something.
+        known: `[..., S, features]`, true where a static feature is known, or None where all are.
     """
 
     static: Array
     sets: tuple[TokenSet, ...]
     site_mask: Array
+    known: Array | None = None
 
 
 def add_moments(features: SiteFeatures) -> Array:
     """Append mean and log spread of each token set to the static features."""
     parts = [features.static]
     for values, mask in features.sets:
-        mean, spread = _moments(values, mask, axis=-2)
+        mean, spread = _moments(values, jnp.broadcast_to(mask[..., None], values.shape))
         count = jnp.log1p(jnp.sum(mask, axis=-1, dtype=jnp.float32))[..., None]
         parts += [mean, jnp.log(spread), count]
     return jnp.concatenate(parts, axis=-1)
 
 
-def _moments(values: Array, mask: Array, axis: int) -> tuple[Array, Array]:
-    mean = masked_mean(values, mask, axis)
-    deviation = values - jnp.expand_dims(mean, axis)
-    variance = masked_mean(deviation**2, mask, axis)
-    return mean, jnp.sqrt(variance + _MIN_SPREAD**2)
+def _known(features: SiteFeatures) -> Array:
+    """Say which features that `add_moments` gives are known, at sites that are real, `[..., S, F]`."""
+    static = jnp.ones(features.static.shape, bool) if features.known is None else features.known
+    parts = [static]
+    for values, mask in features.sets:
+        real = jnp.any(mask, axis=-1, keepdims=True)
+        parts.append(jnp.broadcast_to(real, (*real.shape[:-1], 2 * values.shape[-1])))
+        parts.append(jnp.ones_like(real))
+    return jnp.concatenate(parts, axis=-1) & features.site_mask[..., None]
+
+
+def _moments(values: Array, mask: Array) -> tuple[Array, Array]:
+    """Give mean and spread over the second last axis, by feature, counting only what the mask `[..., T, F]` keeps."""
+    weights = mask.astype(values.dtype)
+    number = jnp.maximum(jnp.sum(weights, axis=-2), 1.0)
+    mean = jnp.sum(values * weights, axis=-2) / number
+    deviation = (values - mean[..., None, :]) * weights
+    return mean, jnp.sqrt(jnp.sum(deviation**2, axis=-2) / number + _MIN_SPREAD**2)
 
 
 def _decompress(features: Array) -> Array:
@@ -118,10 +133,10 @@ class SetEncoder(nn.Module):
     @nn.compact
     def __call__(self, features: SiteFeatures) -> Array:
         """Map features to contexts `[..., context]`."""
-        static, mask = add_moments(features), features.site_mask
-        center, spread = _moments(static, mask, axis=-2)
-        relative = (static - center[..., None, :]) / spread[..., None, :]
-        plain_center, plain_spread = _moments(_decompress(static), mask, axis=-2)
+        static, mask, known = add_moments(features), features.site_mask, _known(features)
+        center, spread = _moments(static, known)
+        relative = jnp.where(known, (static - center[..., None, :]) / spread[..., None, :], 0.0)
+        plain_center, plain_spread = _moments(_decompress(static), known)
         parts = [center, jnp.log(spread), jnp.arcsinh(plain_center), jnp.log(plain_spread)]
         summary = jnp.concatenate(parts, axis=-1)
         seen = broadcast_features([static, jnp.arcsinh(relative)], static.shape[:-1])
