@@ -1,5 +1,6 @@
-"""The locals' posterior if surrogates were Gaussian and straight: what the local flow starts from."""
+"""What follows if surrogates were Gaussian and straight: the locals' posterior, and each site's marginal density."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -57,17 +58,7 @@ def linearize(
     precision is I + J^T J and the mean solves it for J^T (r + J z), r the scaled residual at z.
     """
     num_sites, dim = observed.site_mask.shape[0], coordinates.dim("local")
-    values = jnp.concatenate([observed.values[s.shape.name].reshape(num_sites, -1) for s in surrogates], axis=-1)
-
-    # What is not known must not pull, and must not add precision either.
-    known = jnp.concatenate([observed.known(s.shape.name).reshape(num_sites, -1) for s in surrogates], axis=-1)
-    known &= jnp.isfinite(values)
-
-    def predict(locals_: Array) -> tuple[Array, Array]:
-        decoded = coordinates.decode(program, Latents(globals_, locals_))
-        parts = [s.predict(site_features(program, s, decoded, observed.design)) for s in surrogates]
-        location = jnp.concatenate([part[0].reshape(num_sites, -1) for part in parts], axis=-1)
-        return location, jnp.concatenate([part[1].reshape(num_sites, -1) for part in parts], axis=-1)
+    values, known, predict = _problem(program, coordinates, surrogates, globals_, observed)
 
     # Sites do not see each other, so one tangent serves all of them.
     tangents = jnp.broadcast_to(jnp.eye(dim)[:, None, :], (dim, num_sites, dim))
@@ -84,6 +75,52 @@ def linearize(
         factor = cholesky(precision, min_eigenvalue=1.0)
         mean = jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -_MAX_MEAN, _MAX_MEAN)
     return Linearized(mean, factor)
+
+
+def log_marginal(
+    program: Program,
+    coordinates: Coordinates,
+    surrogates: tuple[Surrogate, ...],
+    globals_: Array,
+    observed: Observed,
+) -> Array:
+    """Approximate the log density of each site's data given the globals, its locals integrated out, `[S]`.
+
+    With the linearization at its mean z of precision L L^T and the scaled residual r there, it is
+    -|r|^2 / 2 - sum b - |z|^2 / 2 - log det L up to a constant (Laplace), exact for a straight Gaussian surrogate.
+    """
+    values, known, predict = _problem(program, coordinates, surrogates, globals_, observed)
+    total = jnp.zeros(values.shape[0])
+    mean = jnp.zeros((values.shape[0], coordinates.dim("local")))
+    if mean.shape[-1]:
+        mean, factor = linearize(program, coordinates, surrogates, globals_, observed)
+        total -= jnp.sum(0.5 * mean**2 + jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+    location, log_scale = predict(mean)
+    residual = _bound((values - location) * jnp.exp(-log_scale))
+    return total - jnp.sum(jnp.where(known, 0.5 * residual**2 + log_scale, 0.0), axis=-1)
+
+
+def _problem(
+    program: Program,
+    coordinates: Coordinates,
+    surrogates: tuple[Surrogate, ...],
+    globals_: Array,
+    observed: Observed,
+) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array]]]:
+    """Give data, which of them are known, and their location and log scale as a function of the locals, `[S, m]`."""
+    num_sites = observed.site_mask.shape[0]
+    values = jnp.concatenate([observed.values[s.shape.name].reshape(num_sites, -1) for s in surrogates], axis=-1)
+    # What is not known must not pull, and must not add precision either.
+    known = jnp.concatenate([observed.known(s.shape.name).reshape(num_sites, -1) for s in surrogates], axis=-1)
+    known &= jnp.isfinite(values)
+
+    def predict(locals_: Array) -> tuple[Array, Array]:
+        decoded = coordinates.decode(program, Latents(globals_, locals_))
+        parts = [s.predict(site_features(program, s, decoded, observed.design)) for s in surrogates]
+        location = jnp.concatenate([part[0].reshape(num_sites, -1) for part in parts], axis=-1)
+        return location, jnp.concatenate([part[1].reshape(num_sites, -1) for part in parts], axis=-1)
+
+    return values, known, predict
 
 
 def _bound(scaled: Array) -> Array:

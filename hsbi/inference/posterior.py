@@ -17,6 +17,7 @@ from hsbi.flow import log_prob as flow_log_prob
 from hsbi.inference.arrays import Coordinates, Latents
 from hsbi.inference.batch import Batch, Observed, View, at_sites
 from hsbi.inference.linearize import Linearized, linearize
+from hsbi.inference.refine import Refined, Refinement, seek_mode
 from hsbi.inference.surrogate import Surrogate
 from hsbi.model.program import Program
 from hsbi.networks.densities import GlobalNet, LocalNet
@@ -132,6 +133,7 @@ class Posterior:
         view: What networks see of observations.
         surrogates: The surrogates that locals are linearized by; empty without.
         global_weights: Weights for the globals, or None where there are none.
+        refinement: How the globals follow the surrogates' likelihood of the data set, or None where it did not help.
         local_weights: Weights for the locals, or None where there are none.
     """
 
@@ -141,6 +143,7 @@ class Posterior:
     surrogates: tuple[Surrogate, ...] = ()
     global_weights: Weights | None = None
     local_weights: Weights | None = None
+    refinement: Refinement | None = None
 
     def level(self, level: str) -> Level:
         """Give the modules of a level."""
@@ -162,7 +165,7 @@ class Posterior:
         Permuting sites together with their noise permutes the draws.
         """
         features = self.view.features(observed)
-        globals_ = self._transport_globals(features, noise.globals)
+        globals_ = self._transport_globals(program, observed, features, noise.globals)
         if self.local_weights is None:
             return Latents(globals_, noise.locals)
         level, weights = self.level("local"), self.local_weights
@@ -181,7 +184,7 @@ class Posterior:
         locals_ = jax.lax.map(transport_one, Latents(globals_, noise.locals), batch_size=chunk)
         return Latents(globals_, locals_)
 
-    def _transport_globals(self, features: SiteFeatures, noise: Array) -> Array:
+    def _transport_globals(self, program: Program, observed: Observed, features: SiteFeatures, noise: Array) -> Array:
         level, weights = self.level("global"), self.global_weights
         if weights is None:
             return noise
@@ -192,7 +195,13 @@ class Posterior:
         context, gaussian = apply(level.net, weights.head, features)
         velocity = level.velocity(weights.flow, repeat(context))
         residual = integrate(velocity, noise, num_steps=self.config.num_ode_steps)
+        if self.refinement is not None:
+            residual = jax.tree.map(repeat, self._refine(program, observed, gaussian)).color(residual)
         return color(jax.tree.map(repeat, gaussian), residual)
+
+    def _refine(self, program: Program, observed: Observed, gaussian: Gaussian) -> Refined:
+        assert self.refinement is not None
+        return self.refinement(seek_mode(program, self.coordinates, self.surrogates, gaussian, observed))
 
     def log_prob(self, program: Program, observed: Observed, latents: Latents, *, num_steps: int = 32) -> Array:
         """Evaluate the log density of one draw in the standardized coordinates."""
@@ -201,7 +210,8 @@ class Posterior:
         if self.global_weights is not None:
             level, weights = self.level("global"), self.global_weights
             context, gaussian = apply(level.net, weights.head, features)
-            total += _log_density(level, weights, context[None], gaussian, latents.globals, num_steps)[0]
+            refined = None if self.refinement is None else self._refine(program, observed, gaussian)
+            total += _log_density(level, weights, context[None], gaussian, latents.globals, num_steps, refined)[0]
         if self.local_weights is not None:
             level, weights = self.level("local"), self.local_weights
             base = self._linearize(program, latents.globals, observed)
@@ -242,9 +252,17 @@ class Posterior:
 
 
 def _log_density(
-    level: Level, weights: Weights, context: Array, gaussian: Gaussian, target: Array, num_steps: int
+    level: Level,
+    weights: Weights,
+    context: Array,
+    gaussian: Gaussian,
+    target: Array,
+    num_steps: int,
+    refined: Refined | None = None,
 ) -> Array:
-    residual = whiten(gaussian, target)
+    residual, log_scale = whiten(gaussian, target), gaussian.log_scale
+    if refined is not None:
+        residual, log_scale = refined.whiten(residual), log_scale + refined.log_factor
     rows = residual if residual.ndim == 2 else residual[None]
     density = flow_log_prob(level.velocity(weights.flow, context), rows, num_steps=num_steps)
-    return density - jnp.sum(gaussian.log_scale, axis=-1).reshape(density.shape)
+    return density - jnp.sum(log_scale, axis=-1).reshape(density.shape)

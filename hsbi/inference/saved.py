@@ -20,6 +20,7 @@ from hsbi.inference.joint import JointConfig, JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
 from hsbi.inference.posterior import FactorizedConfig, Posterior, Weights
+from hsbi.inference.refine import Refinement
 from hsbi.inference.scope import Scope
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig, _Networks
 from hsbi.inference.validity import Classifier, Validity
@@ -53,6 +54,7 @@ _CLASSES: dict[str, type] = {
     "ParameterFeatures": ParameterFeatures,
     "Plate": Plate,
     "Posterior": Posterior,
+    "Refinement": Refinement,
     "Scope": Scope,
     "Site": Site,
     "Standardizer": Standardizer,

@@ -15,6 +15,7 @@ from jax import Array
 
 from hsbi.flow import flow_matching_loss
 from hsbi.inference.batch import Batch, Stored, Synthetic
+from hsbi.inference.opinions import RowsFlow, fit_refinement
 from hsbi.inference.posterior import Level, Posterior, Task, Weights
 from hsbi.model.program import Program
 from hsbi.networks.densities import add_linear
@@ -30,6 +31,8 @@ _STEPS_PER_BATCH = 6
 _RIDGE = 1e-5
 # Epochs without improvement after which training on stored data sets stops, unless the configuration says otherwise.
 _PATIENCE = 6
+# Rows in a batch of kept residuals.
+_ROWS = 512
 
 
 class Training(NamedTuple):
@@ -155,12 +158,20 @@ def fit_posterior(
         if level == "global" and isinstance(source, Synthetic):
             weights = _solve_location(keys[3], modules, weights, data, num_sets)
         data = data._replace(head=weights)
+        stage, given, plan = _Flow(level=level, num_sets=num_sets), data, _for_source(config.flow, source)
+        if level == "global" and isinstance(source, Synthetic):
+            own_key = jax.random.fold_in(keys[3], 1)
+            refinement, rows = fit_refinement(own_key, modules, program, posterior, source, weights, num_sets)
+            posterior = dataclasses.replace(posterior, refinement=refinement)
+            if refinement is not None:
+                stage, given = RowsFlow(level=modules, batch_size=_ROWS), rows
+                plan = dataclasses.replace(plan, patience=plan.patience or _PATIENCE)
         flow = fit(
             keys[2],
             start_flow,
-            _Flow(level=level, num_sets=num_sets),
-            data,
-            _for_source(config.flow, source),
+            stage,
+            given,
+            plan,
             name=f"{name}: flow",
             progress=progress,
             checkpoint=checkpoint,

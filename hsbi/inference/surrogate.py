@@ -7,6 +7,7 @@ they help: every parameter that is fitted for nothing costs accuracy in the post
 
 import dataclasses
 import functools
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
 _MIN_GAIN = 1.5
 # With fewer rows held out that standard error means nothing.
 _MIN_HELD_OUT = 8
+# Points of a function are coupled if their residuals correlate by this much, and by so many standard errors.
+_MIN_CORRELATION, _MIN_STRENGTH = 0.05, 4.0
+_MAX_RESIDUAL = 6.0
 # Validation of a flow repeats each held-out row with this many fixed times and noises.
 _VALIDATION_REPEATS = 8
 
@@ -66,11 +70,14 @@ class SurrogateConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Networks:
-    """The modules of a surrogate, hashable and without weights."""
+    """The modules of a surrogate, hashable and without weights.
+
+    Points of one function are independent given the parameters unless they are coupled; then they attend to each other.
+    """
 
     config: SurrogateConfig
-    points: int
     width: int
+    coupled: bool = False
 
     def correct(self, weights: Any, features: Array) -> tuple[Array, Array]:
         module = ResidualMLP(self.config.width, self.config.depth, 2 * self.width, zero=True, dtype=self.config.dtype)
@@ -84,7 +91,7 @@ class _Networks:
     @property
     def field(self) -> MLPField | PointField:
         config = self.config
-        if self.points > 1:
+        if self.coupled:
             return PointField(self.width, config.width, dtype=config.dtype)
         return MLPField(self.width, config.width, config.flow_depth, config.dtype)
 
@@ -147,7 +154,7 @@ class Surrogate:
         transform: ObservationTransform,
     ) -> "Surrogate":
         """Make a surrogate that predicts nothing yet."""
-        networks = _Networks(config=config, points=shape.points, width=shape.width)
+        networks = _Networks(config=config, width=shape.width)
         empty = Linear(jnp.zeros((0, shape.width)), jnp.zeros((0, shape.width)))
         return cls(shape=shape, networks=networks, features=features, transform=transform, linear=empty)
 
@@ -183,10 +190,8 @@ class Surrogate:
         location, log_scale = self.predict(features)
         residual = jax.random.normal(key, location.shape)
         if self.flow is not None:
-            velocity = self.networks.velocity(self.flow, self._flow_features(features))
-            residual = integrate(
-                velocity, self._flow_points(residual), num_steps=self.networks.config.num_ode_steps
-            ).reshape(location.shape)
+            velocity = self.networks.velocity(self.flow, features)
+            residual = integrate(velocity, residual, num_steps=self.networks.config.num_ode_steps)
         return location + jnp.exp(log_scale) * residual
 
     def log_prob(self, features: Array, values: Array, *, num_steps: int = 32, key: Array | None = None) -> Array:
@@ -197,16 +202,10 @@ class Surrogate:
         if self.flow is None:
             density = -0.5 * jnp.sum(residual**2 + jnp.log(2 * jnp.pi), axis=(-2, -1))
             return density + jacobian
-        velocity = self.networks.velocity(self.flow, self._flow_features(features))
-        points = self._flow_points(residual)
-        event_ndim = 1 if self.shape.points == 1 else 2
-        return log_prob(velocity, points, num_steps=num_steps, key=key, event_ndim=event_ndim) + jacobian
-
-    def _flow_features(self, features: Array) -> Array:
-        return features if self.shape.points > 1 else features[..., 0, :]
-
-    def _flow_points(self, residual: Array) -> Array:
-        return residual if self.shape.points > 1 else residual[..., 0, :]
+        velocity = self.networks.velocity(self.flow, features)
+        if self.networks.coupled:
+            return log_prob(velocity, residual, num_steps=num_steps, key=key, event_ndim=2) + jacobian
+        return jnp.sum(log_prob(velocity, residual, num_steps=num_steps, key=key), axis=-1) + jacobian
 
 
 def fit_surrogate(
@@ -241,7 +240,7 @@ def fit_surrogate(
     losses: dict[str, np.ndarray] = {}
     data = {"train": kept, "held_out": held_out, "surrogate": surrogate, "key": noise_key}
 
-    start, start_flow = _initialize(networks, init_key, rows.take(jnp.arange(1)))
+    start = _initialize_correction(networks, init_key, rows.take(jnp.arange(1)))
     stage = _Correction(batch_size=config.batch_size)
     name = f"surrogate of {shape.name}"
     watch = {"progress": progress, "checkpoint": checkpoint}
@@ -249,8 +248,11 @@ def fit_surrogate(
     losses["location, scale"] = result.losses
     if _helps(stage, start, result.params, data):
         surrogate = dataclasses.replace(surrogate, correction=result.params)
-        data["surrogate"] = surrogate
+    if shape.points > 1 and _depend(surrogate, kept):
+        surrogate = dataclasses.replace(surrogate, networks=dataclasses.replace(networks, coupled=True))
+    data["surrogate"] = surrogate
 
+    start_flow = _initialize_flow(surrogate.networks, init_key, rows.take(jnp.arange(1)))
     stage = _Flow(batch_size=config.batch_size)
     result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", **watch)
     losses["flow"] = result.losses
@@ -292,11 +294,42 @@ def _solve(rows: Rows) -> Linear:
 
 
 @functools.partial(jit, static_argnames="networks")
-def _initialize(networks: _Networks, key: Array, rows: Rows) -> tuple[Any, Any]:
-    correction_key, field_key = jax.random.split(key)
-    values, features = (rows.values, rows.features) if networks.points > 1 else (rows.values[:, 0], rows.features[:, 0])
-    field = networks.field.init(field_key, values, jnp.zeros(1), features)
-    return networks.initial_correction(correction_key, rows.features), field
+def _initialize_correction(networks: _Networks, key: Array, rows: Rows) -> Any:
+    return networks.initial_correction(jax.random.split(key)[0], rows.features)
+
+
+@functools.partial(jit, static_argnames="networks")
+def _initialize_flow(networks: _Networks, key: Array, rows: Rows) -> Any:
+    return networks.field.init(jax.random.split(key)[1], rows.values, jnp.zeros(1), rows.features)
+
+
+def _depend(surrogate: Surrogate, rows: Rows) -> bool:
+    """Say whether points of one simulation depend on each other given its parameters.
+
+    Products of the residuals of two points average to zero if not: over all pairs, over neighbors, and the same of
+    their squares. A location that is slightly off correlates residuals too, so small averages are passed over.
+    """
+    products, weights = np.asarray(_products(surrogate, rows), float), np.asarray(rows.weights, float)
+    share = weights / weights.sum()
+    mean = share @ products
+    error = np.sqrt(share**2 @ (products - mean) ** 2)
+    return bool(np.any((np.abs(mean) > _MIN_CORRELATION) & (np.abs(mean) > _MIN_STRENGTH * error)))
+
+
+@jit
+def _products(surrogate: Surrogate, rows: Rows) -> Array:
+    """Give the mean product over pairs of points, neighbors, and pairs of centered squares, `[rows, 3]`."""
+    location, log_scale = surrogate.predict(rows.features)
+    residual = jnp.clip((rows.values - location) * jnp.exp(-log_scale), -_MAX_RESIDUAL, _MAX_RESIDUAL)
+    number = residual.shape[1]
+
+    def pairs(values: Array) -> Array:
+        total = jnp.sum(values, axis=1) ** 2 - jnp.sum(values**2, axis=1)
+        return jnp.mean(total, axis=-1) / (number * (number - 1))
+
+    neighbors = jnp.mean(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
+    squares = (residual**2 - 1.0) / math.sqrt(2.0)
+    return jnp.stack([pairs(residual), neighbors, pairs(squares)], axis=-1)
 
 
 def _merge(array: Array) -> Array:
@@ -369,6 +402,6 @@ def _gaussian_loss(surrogate: Surrogate, params: Any, rows: Rows) -> Array:
 
 def _flow_loss(surrogate: Surrogate, params: Any, key: Array, rows: Rows) -> Array:
     location, log_scale = surrogate.predict(rows.features)
-    residual = surrogate._flow_points((rows.values - location) * jnp.exp(-log_scale))
-    velocity = surrogate.networks.velocity(params, surrogate._flow_features(rows.features))
+    residual = (rows.values - location) * jnp.exp(-log_scale)
+    velocity = surrogate.networks.velocity(params, rows.features)
     return flow_matching_loss(key, velocity, residual, event_ndim=residual.ndim - 1).per_sample
