@@ -6,6 +6,7 @@ on arviz 1.x. Axes are `chain`, `draw`, then the plates by name, then event axes
 
 import importlib.metadata
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -299,11 +300,28 @@ def _wrap(groups: Mapping[str, "xr.Dataset"]) -> Any:
         import xarray as xr
 
         return xr.DataTree.from_dict({f"/{group}": dataset for group, dataset in groups.items()})
+    return _import_arviz().InferenceData(**groups)
+
+
+def _import_arviz() -> Any:
+    """Import arviz 0.x, also where the home folder is read-only."""
     with warnings.catch_warnings():
         # arviz 0.23 announces its refactoring on the first import of each day.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
-        import arviz
-    return arviz.InferenceData(**groups)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        try:
+            import arviz
+        except OSError:
+            # It writes the day down in the user's cache, or fails.
+            import platformdirs
+
+            find = platformdirs.user_cache_dir
+            with tempfile.TemporaryDirectory() as folder:
+                platformdirs.user_cache_dir = lambda *args, **kwargs: folder
+                try:
+                    import arviz
+                finally:
+                    platformdirs.user_cache_dir = find
+    return arviz
 
 
 def _arviz_major() -> int:
