@@ -15,6 +15,8 @@ _LOG = logging.getLogger("hsbi")
 PENDING = 255
 # Rows that are simulated in this process are handed on after about this many seconds.
 _PIECE_SECONDS = 0.5
+# The first rows are handed on after so many: they show whether the simulator works at all.
+_EARLY = (1, 2, 3, 50)
 
 
 class HostCalls(NamedTuple):
@@ -255,10 +257,11 @@ class InProcessSession:
             for row in range(work.numbers.size):
                 for name in work.calls:
                     self._call_row(self._assembly, name, row)
-                # The first rows are handed on at once: they show whether the simulator works at all.
-                if first or time.perf_counter() - started > _PIECE_SECONDS:
+                early = first and row + 1 in _EARLY
+                if early or time.perf_counter() - started > _PIECE_SECONDS:
                     yield from self.rescue()
-                    first, started = first and row < 2, time.perf_counter()
+                    started = time.perf_counter()
+            first = False
             yield from self.rescue()
 
     def _call_row(self, assembly: Assembly, name: str, row: int) -> None:
