@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -304,23 +305,15 @@ def _wrap(groups: Mapping[str, "xr.Dataset"]) -> Any:
 
 
 def _import_arviz() -> Any:
-    """Import arviz 0.x, also where the home folder is read-only."""
+    """Import arviz 0.x, also where home is read-only."""
     with warnings.catch_warnings():
-        # arviz 0.23 announces its refactoring on the first import of each day.
+        # arviz 0.23 announces its refactoring on the first import of each day, which it notes in the user's cache.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
         try:
             import arviz
         except OSError:
-            # It writes the day down in the user's cache, or fails.
-            import platformdirs
-
-            find = platformdirs.user_cache_dir
-            with tempfile.TemporaryDirectory() as folder:
-                platformdirs.user_cache_dir = lambda *args, **kwargs: folder
-                try:
-                    import arviz
-                finally:
-                    platformdirs.user_cache_dir = find
+            with tempfile.TemporaryDirectory() as place, mock.patch("platformdirs.user_cache_dir", return_value=place):
+                import arviz
     return arviz
 
 

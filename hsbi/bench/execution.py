@@ -1,8 +1,8 @@
 """What it costs to run and keep simulations, beside the simulations themselves.
 
-Run as `python -m hsbi.bench.execution` on a machine that has nothing else to do. A simulator that adds up numbers is run
-by hsbi, with a store, and in bare Python loops, as many at once as hsbi uses processes. Loops come before and after each
-run, and a few rounds are made, of which medians are given:
+Run as `python -m hsbi.bench.execution` on a machine that has nothing else to do. A simulator that adds up numbers is
+run by hsbi, with a store, and in bare Python loops, as many at once as hsbi uses processes. Loops come before and after
+each run, and a few rounds are made, of which medians are given:
 
 - Overhead at 10 ms and two workers: hsbi's time per simulation and core over that of the loops, minus one.
 - Throughput per core at 0.1 ms: the loops' time per simulation over hsbi's per simulation and core.
@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MAX_OVERHEAD, MIN_THROUGHPUT, MAX_OPEN_SECONDS = 0.15, 0.60, 5.0
-# One copy of the simulations is what training needs, a second would make two. While one file is read, its bytes, its
-# arrays and the rows taken from them are there as well: four times 4 % at 100,000 rows in 25 files. The rest is for what
-# the allocator keeps.
+# One copy of the simulations is what an open store needs, a second would make two. While one file is read, its bytes,
+# its arrays and the rows taken from them are there as well: four times 4 % at 100,000 rows in 25 files. The rest is for
+# what the allocator keeps.
 MAX_COPIES = 1.6
 _WORKERS, _ROUNDS = 2, 3
 _WIDTH = 100

@@ -1,4 +1,4 @@
-"""Parameters of a simulator: which of their dimensions count calls, which go whole into one, and what one call gives."""
+"""Parameters of a simulator: which dimensions count calls, which go whole into one, and what one call gives."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

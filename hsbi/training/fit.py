@@ -174,9 +174,7 @@ def _advance(loop: _Loop, objective: Objective, config: FitConfig, key: Array, d
     """Train for an epoch, validate, and keep the weights if they are the best so far."""
     state, mean, broken = _run_epoch(objective, config, loop.state, key, data)
     train, value = float(mean), float(validate(objective, state.average, data))
-    numbers = loop.numbers._replace(
-        losses=np.concatenate([loop.numbers.losses, [[train, value]]]), broken=int(broken)
-    )
+    numbers = loop.numbers._replace(losses=np.concatenate([loop.numbers.losses, [[train, value]]]), broken=int(broken))
     if math.isfinite(train) and math.isfinite(value) and (config.patience is None or value < numbers.best):
         best = min(value, numbers.best)
         return _Loop(state, jax.tree.map(jnp.array, state.average), numbers._replace(best=best, waited=0))

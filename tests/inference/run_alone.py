@@ -1,4 +1,4 @@
-"""An analysis from start to end in a process that may not use the network: `python -m tests.inference.run_alone FOLDER`.
+"""An analysis from start to end, without the network: `python -m tests.inference.run_alone FOLDER`.
 
 Inspection, a pool, a store, training, a saved estimator and its draws.
 """

@@ -229,7 +229,9 @@ def test_a_stopped_model_of_failures_goes_on_bit_by_bit(tmp_path, monkeypatch):
         lf = hsbi.LF(failing, num_simulations=400, observed=("y",), progress=progress)
         lf.simulate(jax.random.key(0), 4)
         states = lf._open_checkpoint(KEY, checkpoint)
-        return lf._fit_validity(KEY, lf._program, lf.simulations, read_design(lf._program), lf.simulations.usable, states)
+        return lf._fit_validity(
+            KEY, lf._program, lf.simulations, read_design(lf._program), lf.simulations.usable, states
+        )
 
     with pytest.raises(Stop):
         learn(KillAt("validity given globals", 2, stop), tmp_path)

@@ -186,11 +186,10 @@ def test_other_types_are_refused(program, switch, dtype, workers):
 
 @pytest.mark.fault(6)
 def test_complex_numbers_of_a_jax_simulator_are_refused():
+    def wave(key, eta):
+        return jnp.exp(1j * eta)
+
     with pytest.raises(TypeError, match="'wave' returned dtype complex64, expected real numbers"):
-
-        def wave(key, eta):
-            return jnp.exp(1j * eta)
-
         hsbi.Simulator(wave, jnp.zeros(3))
 
 

@@ -186,7 +186,9 @@ def test_no_room_for_the_results_of_workers_is_an_error(program, switch, referen
     caller = Execution(workers=1)
     with monkeypatch.context() as patch:
         patch.setattr(workers.os, "posix_fallocate", lambda fd, at, size: (full(fd, at, size), os.truncate(fd, size)))
-        with pytest.raises(OSError, match=r"Cannot write .*\.board', .*No space left on device.*Make room, or set TMPDIR"):
+        with pytest.raises(
+            OSError, match=r"Cannot write .*\.board', .*No space left on device.*Make room, or set TMPDIR"
+        ):
             simulate_sites(program, KEY, NUM, caller=caller, shelf=Shelf(tmp_path, program, KEY))
     equal(simulate_sites(program, KEY, NUM, caller=caller, shelf=Shelf(tmp_path, program, KEY)), reference)
 
