@@ -35,6 +35,6 @@ def find_fractions(value: np.ndarray) -> np.ndarray:
     return (value > low) & (value <= low + 1 + 2 * _LARGEST)
 
 
-def whole_below(value: np.generic) -> int:
+def whole_below(value: np.signedinteger) -> int:
     """Give the largest whole number below the fraction that an integer stands for."""
     return int(value) - (int(np.iinfo(value.dtype).min) + 1) - _LARGEST
