@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from matplotlib.ticker import LogLocator
 from numpyro.distributions import constraints
 
 import hsbi
@@ -74,13 +75,14 @@ def read_options():
     return parser.parse_args()
 
 
-def kill_after(number):
-    """Give a progress callback that kills the process, as a power cut would, once that many simulations are done."""
+def kill_after(store, number):
+    """Give a progress callback that kills the process, as a power cut would, once that many simulations are stored."""
 
     class Bar:
         def update(self, done, note=""):
-            if done >= number:
-                print(f"killed after {done} simulations", flush=True)
+            stored = len(hsbi.Store(store)) if done >= number else 0
+            if stored >= number:
+                print(f"killed with {stored} simulations in the store", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def close(self):
@@ -108,26 +110,29 @@ def describe(test):
 
 
 def plot(path, truths, draws, ranks):
-    """Draw the posterior of the time against the truth, and how its ranks are spread."""
+    """Draw the posterior of the time relative to the truth, and how its ranks are spread."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 4.4), layout="constrained")
-    low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=1)
-    inside = (low <= truths) & (truths <= high)
-    for mask, color, label in ((inside, "#0072B2", "truth inside"), (~inside, "#D55E00", "truth outside")):
-        left.vlines(truths[mask], low[mask], high[mask], color=color, linewidth=1.6, label=f"90 % interval, {label}")
-        left.plot(truths[mask], middle[mask], "o", color=color, markersize=4, markeredgecolor="white")
-    ends = np.array([truths.min(), truths.max()]) * [0.8, 1.25]
-    left.plot(ends, ends, color="#8a8a8a", linewidth=1, zorder=0)
-    left.set(xscale="log", yscale="log", xlabel="true time, generations ago", ylabel="posterior of the time")
-    for axis in (left.xaxis, left.yaxis):
-        axis.set_major_formatter("{x:,.0f}")
-        axis.set_minor_formatter("")
-    left.legend(frameon=False, loc="upper left")
+    low, middle, high = np.quantile(draws / truths[:, None], [0.05, 0.5, 0.95], axis=1)
+    inside = (low <= 1.0) & (high >= 1.0)
+    for mask, color, label in ((inside, "#0072B2", "hold the truth"), (~inside, "#D55E00", "do not")):
+        left.vlines(truths[mask], low[mask], high[mask], color=color, linewidth=1.6, label=f"{mask.sum()} {label}")
+        left.plot(truths[mask], middle[mask], "o", color=color, markersize=3)
+    left.axhline(1.0, color="#8a8a8a", linewidth=1, zorder=0)
+    left.set(xscale="log", xlabel="true time, generations ago", ylabel="posterior of the time / true time")
+    # Room for the legend above the intervals.
+    left.set_ylim(top=high.max() + 0.25 * (high.max() - low.min()))
+    left.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.xaxis.set_major_formatter("{x:,.0f}")
+    left.xaxis.set_minor_formatter("")
+    left.legend(frameon=False, loc="upper left", title="90 % intervals", alignment="left")
     left.set_title(f"{len(truths)} held-out data sets of {NUM_POPULATIONS} populations", loc="left")
     grid = np.linspace(0.0, 1.0, 201)
     band = np.sqrt(np.log(2 / 0.05) / (2 * len(ranks)))
     right.fill_between(grid, grid - band, grid + band, color="#e6e6e6", label="95 % band of a calibrated posterior")
     right.plot(grid, grid, color="#8a8a8a", linewidth=1)
-    right.step(np.sort(ranks), np.arange(1, len(ranks) + 1) / len(ranks), where="post", color="#0072B2", linewidth=1.8)
+    steps = np.concatenate([[0.0], np.sort(ranks), [1.0]])
+    shares = np.concatenate([np.arange(len(ranks) + 1) / len(ranks), [1.0]])
+    right.step(steps, shares, where="post", color="#0072B2", linewidth=1.8)
     right.set(xlabel="rank of the true time in its posterior", ylabel="share of data sets", xlim=(0, 1), ylim=(0, 1))
     right.legend(frameon=False, loc="upper left")
     right.set_title("Calibration of the time", loc="left")
@@ -151,7 +156,7 @@ def main():
             ),
         }
     if options.kill_after is not None:
-        settings["progress"] = kill_after(options.kill_after)
+        settings["progress"] = kill_after(options.out / "populations", options.kill_after)
     print(hsbi.inspect(populations), end="\n\n")
     lf = hsbi.LF(
         populations,

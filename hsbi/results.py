@@ -6,9 +6,11 @@ on arviz 1.x. Axes are `chain`, `draw`, then the plates by name, then event axes
 
 import importlib.metadata
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -299,11 +301,20 @@ def _wrap(groups: Mapping[str, "xr.Dataset"]) -> Any:
         import xarray as xr
 
         return xr.DataTree.from_dict({f"/{group}": dataset for group, dataset in groups.items()})
+    return _import_arviz().InferenceData(**groups)
+
+
+def _import_arviz() -> Any:
+    """Import arviz 0.x, also where home is read-only."""
     with warnings.catch_warnings():
-        # arviz 0.23 announces its refactoring on the first import of each day.
+        # arviz 0.23 announces its refactoring on the first import of each day, which it notes in the user's cache.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
-        import arviz
-    return arviz.InferenceData(**groups)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        try:
+            import arviz
+        except OSError:
+            with tempfile.TemporaryDirectory() as place, mock.patch("platformdirs.user_cache_dir", return_value=place):
+                import arviz
+    return arviz
 
 
 def _arviz_major() -> int:

@@ -1,6 +1,7 @@
 """Rows on their way through host simulators: what is asked, what came back, and who makes the calls."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -9,10 +10,13 @@ import numpy as np
 
 from hsbi.model.host import Attempt, CallError, HostInputs, HostSpec, Status, attempt
 
+_LOG = logging.getLogger("hsbi")
 # A call that has not ended has no status yet.
 PENDING = 255
 # Rows that are simulated in this process are handed on after about this many seconds.
 _PIECE_SECONDS = 0.5
+# The first rows are handed on after so many: they show whether the simulator works at all.
+_EARLY = (1, 2, 3, 50)
 
 
 class HostCalls(NamedTuple):
@@ -191,6 +195,7 @@ class Assembly:
         if not rows.size:
             return None
         self._taken[rows] = True
+        failed = sorted(row for row in self._errors if complete[row])
         observations = {name: value[rows] for name, value in self.work.observations.items()}
         status: dict[str, np.ndarray] = {}
         for name, lead in self._leads.items():
@@ -205,8 +210,23 @@ class Assembly:
             observations,
             status,
             self._seconds[rows],
-            tuple(failure for row in rows for failure in self._errors.pop(int(row), ())),
+            tuple(failure for row in failed for failure in self._errors.pop(row)),
         )
+
+
+class CastNotes:
+    """Say once for each simulator that its outputs are cast."""
+
+    def __init__(self) -> None:
+        """Have said nothing."""
+        self._noted: set[str] = set()
+
+    def see(self, spec: HostSpec, dtype: str) -> None:
+        """Take note of the type of an output before it was cast; an empty one is unknown."""
+        if dtype and spec.name not in self._noted:
+            self._noted.add(spec.name)
+            if dtype != spec.dtype:
+                _LOG.info("The simulator of %r returns %s, which is cast to %s.", spec.name, dtype, spec.dtype)
 
 
 class InProcess:
@@ -225,6 +245,7 @@ class InProcessSession:
         self._hosts, self._count = hosts, count
         self._assembly: Assembly | None = None
         self._inputs: dict[str, HostInputs] = {}
+        self._casts = CastNotes()
 
     def run(self, works: Iterator[Work]) -> Iterator[Done]:
         """Make all calls, row by row."""
@@ -236,10 +257,11 @@ class InProcessSession:
             for row in range(work.numbers.size):
                 for name in work.calls:
                     self._call_row(self._assembly, name, row)
-                # The first rows are handed on at once: they show whether the simulator works at all.
-                if first or time.perf_counter() - started > _PIECE_SECONDS:
+                early = first and row + 1 in _EARLY
+                if early or time.perf_counter() - started > _PIECE_SECONDS:
                     yield from self.rescue()
-                    first, started = first and row < 2, time.perf_counter()
+                    started = time.perf_counter()
+            first = False
             yield from self.rescue()
 
     def _call_row(self, assembly: Assembly, name: str, row: int) -> None:
@@ -249,6 +271,8 @@ class InProcessSession:
             started = time.perf_counter()
             result = attempt(host.fn, host.spec, *self._inputs[name][position])
             assembly.put_one(name, position, result, time.perf_counter() - started)
+            if position == 0 and result.dtype is not None:
+                self._casts.see(host.spec, result.dtype.name)
 
     def rescue(self) -> list[Done]:
         """Give the rows that are complete."""

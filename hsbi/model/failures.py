@@ -35,6 +35,7 @@ class Watch:
         self._total, self._shapes = total, shapes
         self._any_ok = any_ok
         self._seen, self._broken = 0, 0
+        self._unusable: list[Done] = []
         self._first: Failure | None = None
 
     @property
@@ -57,13 +58,19 @@ class Watch:
         self._seen += ok.size
         self._broken += int(np.count_nonzero(~ok & finite))
         if self._any_ok:
+            self._unusable.clear()
             return
+        self._unusable.append(done)
         if self._broken >= min(_NUM_FIRST, self._total) and self._broken == self._seen and self._first is not None:
             raise SimulationError(self._explain(self._first))
         if self._seen >= _NUM_HOPELESS:
+            status, values = (
+                {name: np.concatenate([getattr(each, kind)[name] for each in self._unusable]) for name in names}
+                for kind, names in (("status", done.status), ("values", done.values))
+            )
             raise SimulationError(
-                f"None of the first {self._seen} simulations gave finite numbers. {summarize(done.status)} "
-                + describe_ranges(done.values)
+                f"None of the first {self._seen} simulations gave finite numbers. {summarize(status)} "
+                + describe_ranges(values)
             )
 
     def _explain(self, failure: Failure) -> str:

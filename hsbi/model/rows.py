@@ -41,13 +41,13 @@ class Plan:
         traced_calls: Calls per site that run inside JAX; one where no observation is a `Simulator`.
         host_calls: Calls per site that are made outside JAX.
         hosts: The host simulators to be called outside JAX, by observation.
-        counts: The supports of simulators of counts, where they do not depend on parameters.
+        counts: The supports of simulators of counts; None where they depend on parameters.
     """
 
     traced_calls: int
     host_calls: int
     hosts: dict[str, Simulator]
-    counts: dict[str, constraints.Constraint]
+    counts: dict[str, constraints.Constraint | None]
 
     @property
     def calls(self) -> int:
@@ -76,9 +76,9 @@ def make_plan(program: Program) -> Plan:
     host_calls = sum(count for name, (_, count) in found.items() if name in hosts)
     total = sum(count for _, count in found.values()) if found else 1
     counts = {
-        name: simulator.support
+        name: simulator.support if simulator.has_static_support else None
         for name, (simulator, _) in found.items()
-        if simulator.is_discrete and simulator.has_static_support
+        if simulator.is_discrete
     }
     return Plan(traced_calls=total - host_calls, host_calls=host_calls, hosts=hosts, counts=counts)
 

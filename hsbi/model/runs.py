@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hsbi.model.calls import Caller, Done, Failure, Host, InProcess, Work
+from hsbi.model.counts import find_fractions, whole_below
 from hsbi.model.failures import (
     MAX_PRIOR_FAILED,
     SimulationError,
@@ -332,7 +333,7 @@ def _statuses(
     """Find rows of traced observations that are not finite; `bad` are known to fail."""
     status: dict[str, np.ndarray] = {}
     failures: list[Failure] = []
-    error = CallError("", "numbers are not finite, or no whole numbers at a count site")
+    error = CallError("", "numbers are not finite")
     for name, value in observations.items():
         usable = value != np.iinfo(value.dtype).min if value.dtype.kind == "i" else np.isfinite(value)
         failed = ~np.all(usable, axis=tuple(range(1, value.ndim)))
@@ -342,19 +343,33 @@ def _statuses(
 
 
 def check_counts(plan: Plan, done: Done) -> None:
-    """Refuse outputs of simulators that lie outside a count support."""
+    """Refuse outputs of simulators that are fractions of counts or lie outside a count support."""
     for name, support in plan.counts.items():
         value = np.asarray(done.observations[name])
+        fractions = find_fractions(value)
+        if fractions.any():
+            below = whole_below(value[fractions][0])
+            raise SimulationError(
+                f"The simulator of {name!r} returned a number between {below} and {below + 1} in simulation "
+                f"{_first(done, fractions)} at a count site, expected whole numbers. "
+                "Round in the simulator, or give it a continuous support."
+            )
+        if support is None:
+            continue
         usable = value != np.iinfo(value.dtype).min
         inside = np.asarray(support(jnp.asarray(value)))
         inside = inside.reshape(inside.shape + (1,) * (value.ndim - inside.ndim))
         wrong = usable & ~inside
         if wrong.any():
             raise SimulationError(
-                f"The simulator of {name!r} returned {value[wrong][0]} in simulation "
-                f"{int(done.numbers[np.argwhere(wrong)[0][0]])}, which lies outside its support {support}. "
-                "Change the simulator, or give it the support that its values have."
+                f"The simulator of {name!r} returned {value[wrong][0]} in simulation {_first(done, wrong)}, which lies "
+                f"outside its support {support}. Change the simulator, or give it the support that its values have."
             )
+
+
+def _first(done: Done, wrong: np.ndarray) -> int:
+    """Give the number of the first row with a wrong value."""
+    return int(done.numbers[np.argwhere(wrong)[0][0]])
 
 
 def _gaps(known: np.ndarray) -> list[tuple[int, int]]:

@@ -15,7 +15,9 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import Distribution, constraints
 
-from hsbi.model.host import NUMERIC_KINDS, check_output_shape, name_of, run_host
+from hsbi.model.counts import encode_counts
+from hsbi.model.host import check_output_shape, name_of, run_host
+from hsbi.model.parameters import as_parameter, broadcast_batches, check_event_dims, infer_event_shape
 
 _STUB_ACTIVE: contextvars.ContextVar[bool] = contextvars.ContextVar("hsbi_density_stub", default=False)
 
@@ -79,16 +81,16 @@ class Simulator(Distribution):
         self.fn = fn
         self.host = bool(host)
         self.density = log_prob
-        self.params = tuple(_as_parameter(fn, position, value) for position, value in enumerate(params))
-        self.param_event_dims = _check_event_dims(fn, self.params, param_event_dims)
-        batch_shape = _batch_shape(fn, self.params, self.param_event_dims)
+        self.params = tuple(as_parameter(fn, position, value) for position, value in enumerate(params))
+        self.param_event_dims = check_event_dims(fn, self.params, param_event_dims)
+        batch_shape = broadcast_batches(fn, self.params, self.param_event_dims)
         if self.host and event_shape is None:
             raise ValueError(
                 f"Simulator {name_of(fn)!r} is a host function, so its output shape cannot be inferred. "
                 "Pass event_shape=..., the shape of what one call returns (() for a scalar)."
             )
         declared = None if event_shape is None else tuple(int(size) for size in event_shape)
-        found = declared if self.host else _infer_event_shape(fn, self.params, self.param_event_dims)
+        found = declared if self.host else infer_event_shape(fn, self.params, self.param_event_dims)
         assert found is not None
         # A wrong declaration is refused on first use, when the name of the site is known.
         self._declared = found if declared is None else declared
@@ -274,10 +276,7 @@ class Simulator(Distribution):
         value = jnp.asarray(self.fn(key, *params))
         check_output_shape(self.fn, self.event_shape, value.shape)
         if self.is_discrete and jnp.issubdtype(value.dtype, jnp.floating):
-            # An integer cannot be NaN; the smallest integer lies outside every count support and can be found later.
-            info = jnp.iinfo(self.dtype)
-            whole = (value == jnp.floor(value)) & (value > info.min) & (value < info.max)
-            return jnp.where(whole, value, float(info.min)).astype(self.dtype)
+            return encode_counts(value, self.dtype)
         return value.astype(self.dtype)
 
     def _call_host(self, keys: Array, params: tuple[Array, ...]) -> Array:
@@ -359,66 +358,6 @@ def _as_support(
             f"least {support.event_dim} dimensions. Pass a support of the event's dimensions."
         )
     return constraints.independent(support, extra) if extra else support
-
-
-def _as_parameter(fn: Callable[..., Any], position: int, value: ArrayLike) -> Array:
-    numeric = isinstance(value, bool | int | float | np.generic | np.ndarray | Array)
-    if numeric and not isinstance(value, Array):
-        numeric = np.asarray(value).dtype.kind in NUMERIC_KINDS
-    if not numeric:
-        raise TypeError(
-            f"Parameter {position} of simulator {name_of(fn)!r} is a {type(value).__name__}, expected an array or a "
-            "number. Pass each array as its own parameter, or close over constants with functools.partial."
-        )
-    return jnp.asarray(value)
-
-
-def _check_event_dims(
-    fn: Callable[..., Any], params: tuple[Array, ...], param_event_dims: Sequence[int] | None
-) -> tuple[int, ...]:
-    dims = tuple(0 for _ in params) if param_event_dims is None else tuple(int(dim) for dim in param_event_dims)
-    if len(dims) != len(params):
-        raise ValueError(
-            f"Simulator {name_of(fn)!r} has {len(params)} parameters, but param_event_dims has {len(dims)} entries. "
-            "Pass one number per parameter."
-        )
-    for position, (value, dim) in enumerate(zip(params, dims, strict=True)):
-        if not 0 <= dim <= value.ndim:
-            raise ValueError(
-                f"Parameter {position} of simulator {name_of(fn)!r} has shape {value.shape}, but param_event_dims "
-                f"says {dim} of its dimensions go into one call. Pass a number from 0 to {value.ndim}."
-            )
-    return dims
-
-
-def _batch_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    shapes = [value.shape[: value.ndim - dim] for value, dim in zip(params, dims, strict=True)]
-    try:
-        return jnp.broadcast_shapes(*shapes) if shapes else ()
-    except ValueError as error:
-        raise ValueError(
-            f"Parameters of simulator {name_of(fn)!r} have batch shapes {tuple(shapes)}, which do not broadcast. "
-            "Say with param_event_dims which trailing dimensions belong to one call."
-        ) from error
-
-
-def _infer_event_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Trace one call abstractly; nothing is computed."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    one = [jax.ShapeDtypeStruct(v.shape[v.ndim - dim :], v.dtype) for v, dim in zip(params, dims, strict=True)]
-    try:
-        result = jax.eval_shape(fn, key, *one)
-    except jax.errors.JAXTypeError as error:
-        raise TypeError(
-            f"Simulator {name_of(fn)!r} cannot be traced by JAX. Write it with jax.numpy, or pass host=True and "
-            "event_shape=... to run it as plain Python."
-        ) from error
-    if not hasattr(result, "shape"):
-        raise TypeError(
-            f"Simulator {name_of(fn)!r} returned a {type(result).__name__}, expected one array. "
-            "Stack the outputs into one array, or write one site per output."
-        )
-    return tuple(result.shape)
 
 
 def _typed_key(key: Array) -> Array:

@@ -2,19 +2,17 @@
 
 import collections
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol
 
 import numpy as np
 
-from hsbi.model.calls import PENDING, Assembly, Count, Done, Host, Work
+from hsbi.model.calls import PENDING, Assembly, CastNotes, Count, Done, Host, Work
 from hsbi.model.failures import SimulationError
 from hsbi.model.host import CallError, HostSpec, Status
 from hsbi.simulation.workers import Calls, Outcome
 
-_LOG = logging.getLogger("hsbi")
 # A batch should last about this long: handing one out costs milliseconds, and one that is lost is run again.
 _BATCH_SECONDS = 0.25
 # Batches waiting for each worker, so that none is idle.
@@ -93,7 +91,7 @@ class Schedule:
         self._pace: dict[str, float] = {}
         self._tries: collections.Counter[tuple[int, str, int]] = collections.Counter()
         self._lost_in_a_row = 0
-        self._noted: set[str] = set()
+        self._casts = CastNotes()
 
     def run(self, works: Iterator[Work]) -> Iterator[Done]:
         """Make all calls; rows come back in any order, as they are complete."""
@@ -149,7 +147,7 @@ class Schedule:
         """Take what came of a batch, and queue again what was lost."""
         outcome, lost = self._backend.read(batch, self._hosts[batch.name].spec, final=True)
         ended = outcome.status != PENDING
-        self._note(batch.name, outcome)
+        self._casts.see(self._hosts[batch.name].spec, outcome.dtype)
         if ended.any():
             self._lost_in_a_row = 0
         usable = outcome.status == Status.OK
@@ -202,12 +200,6 @@ class Schedule:
 
     def _keep_pace(self, name: str, seconds: float) -> None:
         self._pace[name] = seconds if name not in self._pace else 0.5 * (self._pace[name] + seconds)
-
-    def _note(self, name: str, outcome: Outcome) -> None:
-        wanted = self._hosts[name].spec.dtype
-        if outcome.dtype and outcome.dtype != wanted and name not in self._noted:
-            self._noted.add(name)
-            _LOG.info("The simulator of %r returns %s, which is cast to %s.", name, outcome.dtype, wanted)
 
     def rescue(self) -> list[Done]:
         """Give complete rows that `run` had not handed over when it was broken off."""

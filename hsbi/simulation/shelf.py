@@ -33,6 +33,8 @@ from hsbi.simulation.shards import (
 # Rows are written when so many, or so many bytes, have come, or this long after the last time; one by one where a
 # simulation takes longer than _SLOW seconds.
 _FLUSH_ROWS, _FLUSH_BYTES, _FLUSH_SECONDS, _SLOW = 2048, 2**25, 30.0, 1.0
+# Sooner at first: a run that is killed loses about this share of it, but files are not written more often than this.
+_FLUSH_SHARE, _MIN_FLUSH_SECONDS = 0.2, 1.0
 # Folders of more files than this are merged into files of about so many rows.
 _MANY_FILES, _MERGED_ROWS = 256, 8192
 _MAX_TRACEBACK = 4000
@@ -67,7 +69,7 @@ class Shelf:
         sweep(self.path)
         self._buffer: list[tuple[Done, np.ndarray | None]] = []
         self._rows, self._bytes = 0, 0
-        self._flushed = time.monotonic()
+        self._opened = self._flushed = time.monotonic()
 
     @property
     def place(self) -> str:
@@ -125,9 +127,13 @@ class Shelf:
         self._rows += done.numbers.size
         self._bytes += sum(value.nbytes for value in (*done.values.values(), *done.observations.values()))
         slow = float(np.mean(done.seconds)) > _SLOW
-        late = time.monotonic() - self._flushed > _FLUSH_SECONDS
-        if slow or late or self._rows >= _FLUSH_ROWS or self._bytes >= _FLUSH_BYTES:
+        if slow or self._is_late() or self._rows >= _FLUSH_ROWS or self._bytes >= _FLUSH_BYTES:
             self.flush()
+
+    def _is_late(self) -> bool:
+        now = time.monotonic()
+        longest = max(_MIN_FLUSH_SECONDS, _FLUSH_SHARE * (now - self._opened))
+        return now - self._flushed > min(longest, _FLUSH_SECONDS)
 
     def flush(self) -> None:
         """Write what was taken."""

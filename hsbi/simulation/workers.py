@@ -115,6 +115,26 @@ def _load(blob: bytes) -> Any:
     return _FUNCTIONS[digest]
 
 
+def _allocate(path: Path, size: int) -> None:
+    """Make a file whose bytes are all there: writing a hole into a map would end the process on a full disk.
+
+    Raises:
+        OSError: If there is no room; the message names the path.
+    """
+    try:
+        with open(path, "wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"Cannot write {str(path)!r}, where workers leave their results: {error.strerror or error}. Make room, or "
+            "set TMPDIR to another place; then run the same call again.",
+        ) from error
+
+
 class Board:
     """A file in which one batch records its calls as they end, so that they outlive the process that made them.
 
@@ -131,8 +151,7 @@ class Board:
         starts = np.cumsum([_HEADER.size + _DTYPE_BYTES, 8 * -(-number // 8), 8 * number]).tolist()
         size = starts[2] + dtype.itemsize * count * number
         if create:
-            with open(path, "wb") as file:
-                file.truncate(size)
+            _allocate(path, size)
         with open(path, "r+b") as file:
             self._map = mmap.mmap(file.fileno(), size)
         self._status = np.frombuffer(self._map, np.uint8, number, starts[0])

@@ -31,12 +31,14 @@ class Numbers(NamedTuple):
         initial: The validation loss before training.
         best: The lowest validation loss.
         waited: Epochs since then.
+        broken: The step of the last epoch whose loss was not finite, or -1.
     """
 
     losses: np.ndarray
     initial: float
     best: float
     waited: int
+    broken: int
 
 
 class Checkpoint:
@@ -97,7 +99,7 @@ class Stage:
             finished: Whether the stage is over.
         """
         leaves = {f"{place}": np.asarray(leaf) for place, (_, leaf) in enumerate(_leaves(tree))}
-        scalars = np.asarray([numbers.initial, numbers.best, numbers.waited], np.float64)
+        scalars = np.asarray([numbers.initial, numbers.best, numbers.waited, numbers.broken], np.float64)
         facts = {
             "run": self._run,
             "stage": self._stage,
@@ -149,8 +151,8 @@ class Stage:
         # Copies: training donates its buffers.
         leaves = [jnp.array(arrays[f"{place}"]) for place in range(number)]
         tree = jax.tree.unflatten(jax.tree.structure(template), leaves)
-        initial, best, waited = (float(value) for value in arrays["scalars"])
-        return finished, tree, Numbers(arrays["losses"], initial, best, int(waited))
+        initial, best, waited, broken = (float(value) for value in arrays["scalars"])
+        return finished, tree, Numbers(arrays["losses"], initial, best, int(waited), int(broken))
 
 
 def describe_key(key: Array) -> str:

@@ -142,7 +142,7 @@ def fit(
     state = jax.tree.map(jnp.array, _start(config, params))
     kept = None if stage is None else stage.read((state, params), params)
     if kept is not None and kept[0]:
-        _warn_unless_finite(name, kept[2].losses, config.steps_per_epoch)
+        _warn_unless_finite(name, kept[2], config.steps_per_epoch)
         return _result(kept[1], kept[2])
     if kept is not None:
         (state, best_params), numbers = kept[1:]
@@ -151,13 +151,13 @@ def fit(
         initial = float(validate(objective, params, data))
         # Any finite loss beats a start whose loss is unknown.
         best = math.inf if math.isnan(initial) else initial
-        loop = _Loop(state, params, Numbers(np.zeros((0, 2)), initial, best, 0))
+        loop = _Loop(state, params, Numbers(np.zeros((0, 2)), initial, best, 0, -1))
     length = config.steps_per_epoch
     bar = progress(name, config.num_epochs * length)
     for epoch in range(len(loop.numbers.losses), config.num_epochs):
         loop = _advance(loop, objective, config, jax.random.fold_in(key, epoch), data)
         train, value = loop.numbers.losses[-1]
-        if _warn_unless_finite(name, loop.numbers.losses, length):
+        if _warn_unless_finite(name, loop.numbers, length):
             break
         bar.update((epoch + 1) * length, f"loss {train:.3f}, validation {value:.3f}")
         if config.patience is not None and loop.numbers.waited >= config.patience:
@@ -172,25 +172,28 @@ def fit(
 
 def _advance(loop: _Loop, objective: Objective, config: FitConfig, key: Array, data: Any) -> _Loop:
     """Train for an epoch, validate, and keep the weights if they are the best so far."""
-    state, mean = _run_epoch(objective, config, loop.state, key, data)
+    state, mean, broken = _run_epoch(objective, config, loop.state, key, data)
     train, value = float(mean), float(validate(objective, state.average, data))
-    numbers = loop.numbers._replace(losses=np.concatenate([loop.numbers.losses, [[train, value]]]))
+    numbers = loop.numbers._replace(losses=np.concatenate([loop.numbers.losses, [[train, value]]]), broken=int(broken))
     if math.isfinite(train) and math.isfinite(value) and (config.patience is None or value < numbers.best):
         best = min(value, numbers.best)
         return _Loop(state, jax.tree.map(jnp.array, state.average), numbers._replace(best=best, waited=0))
     return _Loop(state, loop.best_params, numbers._replace(waited=numbers.waited + 1))
 
 
-def _warn_unless_finite(name: str, losses: np.ndarray, length: int) -> bool:
+def _warn_unless_finite(name: str, numbers: Numbers, length: int) -> bool:
     """Warn if the last epoch has no finite loss, and say so."""
+    losses = numbers.losses
     if losses.size == 0 or np.all(np.isfinite(losses[-1])):
         return False
     train, value = losses[-1]
-    which, got = ("loss", train) if not math.isfinite(train) else ("validation loss", value)
-    epoch = len(losses) - 1
+    if numbers.broken >= 0:
+        what = f"The loss of {name} became {train} at step {(len(losses) - 1) * length + numbers.broken}"
+    else:
+        which, got = ("validation loss", value) if math.isfinite(train) else ("mean loss", train)
+        what = f"The {which} of {name} became {got} by step {len(losses) * length}"
     warnings.warn(
-        f"The {which} of {name} became {got} between steps {epoch * length} and {(epoch + 1) * length}. "
-        "Training stopped; the best weights so far are kept.",
+        f"{what}. Training stopped; the best weights so far are kept.",
         stacklevel=3,
     )
     return True
@@ -226,7 +229,10 @@ def _start(config: FitConfig, params: Params) -> _State:
 
 
 @functools.partial(jit, static_argnames=("objective", "config"), donate_argnames="state")
-def _run_epoch(objective: Objective, config: FitConfig, state: _State, key: Array, data: Any) -> tuple[_State, Array]:
+def _run_epoch(
+    objective: Objective, config: FitConfig, state: _State, key: Array, data: Any
+) -> tuple[_State, Array, Array]:
+    """Make the steps of an epoch; gives the mean loss, and the first step whose loss is not finite, or -1."""
     optimizer = _optimizer(config)
 
     def step(state: _State, key: Array) -> tuple[_State, Array]:
@@ -239,4 +245,5 @@ def _run_epoch(objective: Objective, config: FitConfig, state: _State, key: Arra
         return _State(params, optimizer_state, average, state.step + 1), loss
 
     state, losses = jax.lax.scan(step, state, jax.random.split(key, config.steps_per_epoch))
-    return state, jnp.mean(losses)
+    broken = ~jnp.isfinite(losses)
+    return state, jnp.mean(losses), jnp.where(jnp.any(broken), jnp.argmax(broken), -1)

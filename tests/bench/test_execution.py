@@ -4,11 +4,19 @@ from hsbi.bench import execution
 
 
 def test_throughput_is_relative_to_bare_loops(monkeypatch):
+    loops = iter([execution.Cost(1e-4, 1e-4), execution.Cost(3e-4, 1e-4)] * 3)
+    monkeypatch.setattr(execution, "_ROUNDS", 1)
     monkeypatch.setattr(execution, "calibrate", lambda seconds: 7)
-    monkeypatch.setattr(execution, "measure_loops", lambda iterations, number, processes: 1e-4)
-    monkeypatch.setattr(execution, "measure_pool", lambda iterations, number, workers: (number * 2e-4, number * 1e-4))
-    assert execution.compare(1e-4, 1000, 2) == pytest.approx((0.5, 0.5))
-    assert execution.compare(1e-4, 1000, 0) == pytest.approx((0.5, 1.0))
+    monkeypatch.setattr(execution, "measure_loops", lambda *args: next(loops))
+    monkeypatch.setattr(execution, "measure_pool", lambda *args: execution.Cost(2e-4, 4e-4))
+    # Loops take 2e-4 s on average; a pool of two that takes as long for each simulation uses two cores for it.
+    assert execution.compare(1e-4, 1000, 0) == pytest.approx((1.0, 0.25))
+    assert execution.compare(1e-4, 1000, 2) == pytest.approx((0.5, 0.25))
+
+
+def test_a_bare_loop_is_timed_in_a_process_of_its_own():
+    cost = execution.measure_loops(1000, 50, 1)
+    assert 0 < cost.processor < 1.5 * cost.clock
 
 
 def test_calibration_finds_the_work_of_a_given_time():

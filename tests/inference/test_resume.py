@@ -14,6 +14,8 @@ import numpyro.distributions as dist
 import pytest
 
 import hsbi
+from hsbi.inference import validity
+from hsbi.inference.arrays import read_design
 from hsbi.inference.identity import training_facts
 from hsbi.training import checkpoint as module
 from hsbi.training.facts import list_differences
@@ -135,6 +137,7 @@ def fit_and_kill(folder):
     simulated(progress=KillAt("surrogate of y: flow", 3, kill)).fit(KEY, checkpoint=folder)
 
 
+@pytest.mark.fault(23)
 @pytest.mark.slow
 def test_a_killed_fit_goes_on_bit_by_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "INTERVAL", 0.0)
@@ -162,3 +165,79 @@ def test_a_killed_fit_goes_on_bit_by_bit(tmp_path, monkeypatch):
     }
     with pytest.raises(ValueError, match="is that of another run: the random key: value was 0,1, is 0,3"):
         resumed.fit(jax.random.key(3))
+
+
+def assert_equal_trees(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+JOINT = hsbi.JointConfig(width=8, heads=2, num_blocks=1, batch_size=8, fit=SHORT)
+
+
+@pytest.mark.fault(23)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "stage"),
+    [(SETTINGS["posterior_config"], "posterior of locals: flow"), (JOINT, "posterior")],
+    ids=["factorized", "joint"],
+)
+def test_a_stopped_fit_of_direct_goes_on_bit_by_bit(tmp_path, monkeypatch, config, stage):
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
+
+    def direct(progress=False):
+        estimator = hsbi.Direct(
+            problems.eight_schools, num_simulations=160, num_samples=20, posterior_config=config, progress=progress
+        )
+        estimator.simulate(jax.random.key(0), SIGMA, y=Y)
+        return estimator
+
+    stopped = direct(KillAt(stage, 2, stop))
+    with pytest.raises(Stop):
+        stopped.fit(KEY, checkpoint=tmp_path)
+    assert stopped.posterior is None
+    seen = KillAt("", 0, stop)
+    resumed, whole = direct(seen), direct()
+    resumed.fit(KEY, checkpoint=tmp_path)
+    # Earlier stages were over, and this one was not.
+    assert seen.seen[1:] == [stage]
+    whole.fit(KEY)
+    assert_equal_trees(resumed.posterior, whole.posterior)
+    assert_equal_trees(resumed.losses, whole.losses)
+
+
+def fails_above(key, eta):
+    return jax.numpy.where(eta > 1.0, jax.numpy.nan, eta + jax.random.normal(key))
+
+
+def failing(num_sites, y=None):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", num_sites):
+        eta = numpyro.sample("eta", dist.Normal(mu, 1.0))
+        numpyro.sample("y", hsbi.Simulator(fails_above, eta), obs=y)
+
+
+@pytest.mark.fault(23)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Simulations failed")
+def test_a_stopped_model_of_failures_goes_on_bit_by_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
+    monkeypatch.setattr(validity, "_CONFIG", dataclasses.replace(SHORT, num_steps=60, epoch_steps=20))
+
+    def learn(progress, checkpoint):
+        lf = hsbi.LF(failing, num_simulations=400, observed=("y",), progress=progress)
+        lf.simulate(jax.random.key(0), 4)
+        states = lf._open_checkpoint(KEY, checkpoint)
+        return lf._fit_validity(
+            KEY, lf._program, lf.simulations, read_design(lf._program), lf.simulations.usable, states
+        )
+
+    with pytest.raises(Stop):
+        learn(KillAt("validity given globals", 2, stop), tmp_path)
+    seen = KillAt("", 0, stop)
+    resumed, whole = learn(seen, tmp_path), learn(False, None)
+    assert seen.seen[1:] == ["validity given globals"]
+    assert resumed is not None
+    assert resumed.given_all is not None
+    assert_equal_trees(resumed, whole)

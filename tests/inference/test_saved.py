@@ -208,6 +208,7 @@ def variant(*, mu=None, tau=None, plate="school", extra=False):
     return model
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -290,6 +291,7 @@ def test_weights_of_another_shape_are_refused(schools_file):
         hsbi.load(schools_file, problems.eight_schools)
 
 
+@pytest.mark.fault(15)
 def test_damaged_newer_and_foreign_files_are_refused(schools_file, tmp_path):
     content = schools_file.read_bytes()
     schools_file.write_bytes(content[:-100])
@@ -306,6 +308,7 @@ def test_damaged_newer_and_foreign_files_are_refused(schools_file, tmp_path):
         hsbi.load(tmp_path / "other.zip", problems.eight_schools)
 
 
+@pytest.mark.fault(15)
 def test_no_truncation_or_flipped_bit_loads_wrong_numbers(schools_file):
     original = schools_file.read_bytes()
     expected = read_archive(schools_file, "estimator", 1)

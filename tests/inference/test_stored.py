@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import hsbi
+from hsbi.model.failures import SimulationError
 from tests.simulation.simulators import Switch
 
 X = np.array([0.5, -1.0, 2.0])
@@ -58,6 +59,18 @@ def test_lf_goes_on_with_a_store(tally, tmp_path):
     assert tally.stat().st_size == 50
     with pytest.raises(ValueError, match="belongs to another run: argument 'x' has other values"):
         hsbi.LF(model, num_simulations=50, **settings).simulate(KEY, X + 1.0)
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("kind", [hsbi.LF, hsbi.Direct])
+def test_nothing_is_trained_where_every_output_is_not_finite(tally, tmp_path, monkeypatch, kind):
+    SWITCH.set("not_finite", above=-100.0, tally=tally)
+    monkeypatch.setattr(kind, "fit", lambda *args, **kwargs: pytest.fail("was trained"))
+    estimator = kind(model, num_simulations=300, store=tmp_path / "store", progress=False)
+    with pytest.raises(SimulationError, match=r"None of the first .*'y': .*nonfinite.*The prior drew .*'mu' from"):
+        estimator.run(KEY, X, y=np.zeros((3, 3)))
+    assert tally.stat().st_size < 300
+    assert len(hsbi.Store(tmp_path / "store")) == 0
 
 
 def test_direct_goes_on_with_a_store(tally, tmp_path):

@@ -29,6 +29,7 @@ def counts(simulator, host=True):
     return model
 
 
+@pytest.mark.fault(7)
 @pytest.mark.parametrize(
     ("simulator", "message"),
     [
@@ -41,6 +42,7 @@ def test_impossible_counts_of_a_host_simulator(simulator, message):
         simulate_sites(bind(counts(simulator), (), {}), KEY, 50)
 
 
+@pytest.mark.fault(7)
 def test_impossible_counts_of_a_jax_simulator():
     def simulate(key, rate):
         return jax.random.poisson(key, rate) - 3
@@ -49,6 +51,17 @@ def test_impossible_counts_of_a_jax_simulator():
         simulate_sites(bind(counts(simulate, host=False), (), {}), KEY, 50)
 
 
+@pytest.mark.fault(7)
+def test_fractions_of_counts_of_a_jax_simulator():
+    def simulate(key, rate):
+        draw = jax.random.poisson(key, rate)
+        return jnp.where(draw == 4, 4.25, draw)
+
+    with pytest.raises(SimulationError, match=r"'y' returned a number between 4 and 5 in simulation \d+ at a count"):
+        simulate_sites(bind(counts(simulate, host=False), (), {}), KEY, 200)
+
+
+@pytest.mark.fault(7)
 @pytest.mark.parametrize(("value", "found"), [(-2, "-2"), (1.5, "1.5")])
 def test_impossible_counts_in_the_data(value, found):
     def model(y=None):
@@ -72,6 +85,7 @@ def overflowing(scale):
     return bind(model, (), {})
 
 
+@pytest.mark.fault(22)
 def test_prior_draws_that_are_not_finite_are_counted_and_not_simulated():
     # exp(35 z) exceeds single precision for z > 2.53: about 0.6 % of the draws.
     ledger = Ledger()

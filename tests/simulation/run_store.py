@@ -1,6 +1,7 @@
 """A run to be killed: `python -m tests.simulation.run_store FOLDER WORKERS NUMBER SECONDS OUTPUT`."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +17,7 @@ def main() -> None:
     folder, workers, number, seconds, output = sys.argv[1:]
     shelf._FLUSH_SECONDS = 0.3
     switch = Switch()
-    switch.set("slow", seconds=float(seconds))
+    switch.set("slow", seconds=float(seconds), tally=Path(output).with_suffix(".tally"))
     program = switched_program(switch)
     rows = simulate_sites(
         program, KEY, int(number), caller=Execution(workers=int(workers)), shelf=shelf.Shelf(folder, program, KEY)

@@ -64,6 +64,10 @@ def misshapen(rng: np.random.Generator, eta: float, x: float, *, above: float, *
     return np.zeros(4) if eta > above else well(rng, eta, x)
 
 
+def overflowing(rng: np.random.Generator, eta: float, x: float, *, above: float, factor: float, **_: Any) -> np.ndarray:
+    return well(rng, eta, x) * [1.0, 1.0, factor if eta > above else 1.0]
+
+
 def of_dtype(rng: np.random.Generator, eta: float, x: float, *, dtype: str, **_: Any) -> np.ndarray:
     return (100 * well(rng, eta, x)).astype(dtype)
 
@@ -79,7 +83,20 @@ def which_modules(rng: np.random.Generator, eta: float, x: float, **_: Any) -> n
 
 FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     function.__name__: function
-    for function in (well, slow, busy, raising, not_finite, hanging, dying, misshapen, of_dtype, exiting, which_modules)
+    for function in (
+        well,
+        slow,
+        busy,
+        raising,
+        not_finite,
+        hanging,
+        dying,
+        misshapen,
+        overflowing,
+        of_dtype,
+        exiting,
+        which_modules,
+    )
 }
 
 

@@ -8,6 +8,7 @@ from hsbi.simulation.shards import DamagedError, list_shards, read_shard, sweep,
 NUM_DAMAGES = 400
 
 
+@pytest.mark.fault(14)
 def test_every_damage_is_detected_or_harmless(tmp_path):
     rng = np.random.default_rng(0)
     columns = {

@@ -11,7 +11,7 @@ import pytest
 import hsbi
 from hsbi.model.failures import SimulationError
 from hsbi.model.simulate import simulate_all, simulate_sites
-from hsbi.simulation import Ledger, shards, shelf
+from hsbi.simulation import Ledger, shards, shelf, workers
 from hsbi.simulation.execution import Execution
 from hsbi.simulation.shards import list_shards
 from hsbi.simulation.shelf import Shelf
@@ -72,6 +72,7 @@ def test_simulators_in_jax_are_kept_as_well(tmp_path):
     np.testing.assert_array_equal(more["y"][:6], data["y"])
 
 
+@pytest.mark.fault(16)
 def test_another_run_is_refused_by_name(program, switch, tmp_path):
     simulate_sites(program, KEY, 5, shelf=Shelf(tmp_path, program, KEY))
     with pytest.raises(ValueError, match=r"random key is \[0, 2\], the store's is \[0, 1\]"):
@@ -113,6 +114,7 @@ def test_changed_code_is_noticed(tmp_path):
         Shelf(tmp_path, switched_program(Third()), KEY)
 
 
+@pytest.mark.fault(14)
 @pytest.mark.usefixtures("small_shards")
 def test_damaged_shards_are_set_aside_and_simulated_again(program, switch, reference, tmp_path):
     folder = tmp_path / "store"
@@ -148,6 +150,7 @@ def test_many_small_shards_are_merged(program, switch, reference, tmp_path, monk
     assert len(hsbi.Store(tmp_path)) == NUM
 
 
+@pytest.mark.fault(13)
 @pytest.mark.usefixtures("small_shards")
 def test_a_full_disk_leaves_earlier_shards_readable(program, switch, reference, tmp_path, monkeypatch):
     written = []
@@ -168,6 +171,39 @@ def test_a_full_disk_leaves_earlier_shards_readable(program, switch, reference, 
     assert not list(tmp_path.glob(".*.tmp"))
     assert len(hsbi.Store(tmp_path)) > 0
     equal(simulate_sites(program, KEY, NUM, shelf=Shelf(tmp_path, program, KEY)), reference)
+
+
+@pytest.mark.fault(13)
+def test_no_room_for_the_results_of_workers_is_an_error(program, switch, reference, tmp_path, monkeypatch):
+    """Without it a worker would end by a bus error as it writes into its map."""
+    made = []
+
+    def full(descriptor, offset, size):
+        made.append(size)
+        if len(made) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    caller = Execution(workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers.os, "posix_fallocate", lambda fd, at, size: (full(fd, at, size), os.truncate(fd, size)))
+        with pytest.raises(
+            OSError, match=r"Cannot write .*\.board', .*No space left on device.*Make room, or set TMPDIR"
+        ):
+            simulate_sites(program, KEY, NUM, caller=caller, shelf=Shelf(tmp_path, program, KEY))
+    equal(simulate_sites(program, KEY, NUM, caller=caller, shelf=Shelf(tmp_path, program, KEY)), reference)
+
+
+@pytest.mark.parametrize(
+    ("age", "since", "late"), [(0.5, 0.5, False), (2.0, 1.1, True), (20.0, 3.9, False), (20.0, 4.1, True)]
+)
+def test_a_fifth_of_a_run_is_lost_at_most(program, tmp_path, monkeypatch, age, since, late):
+    shelved = Shelf(tmp_path, program, KEY)
+    now = shelf.time.monotonic() + 100.0
+    shelved._opened, shelved._flushed = now - age, now - since
+    monkeypatch.setattr(shelf.time, "monotonic", lambda: now)
+    assert shelved._is_late() == late
+    shelved._opened, shelved._flushed = now - 3600.0, now - 30.1
+    assert shelved._is_late()
 
 
 def test_nothing_is_kept_of_a_simulator_that_never_worked(program, switch, reference, tmp_path):

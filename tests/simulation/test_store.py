@@ -34,6 +34,7 @@ def test_counts_ranges_and_times(store, reference, above):
     assert jax.random.key_data(store.key).tolist() == jax.random.key_data(KEY).tolist()
 
 
+@pytest.mark.fault(1)
 def test_failures_have_parameters_type_and_message(store, reference, above):
     failures = store.failures()
     eta = np.asarray(reference.values["eta"])

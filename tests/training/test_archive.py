@@ -135,6 +135,7 @@ class Touch:
         return Path.touch, (self.mark,)
 
 
+@pytest.mark.fault(15)
 def test_no_code_in_a_file_is_run(path, tmp_path):
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.array([Touch(tmp_path / "mark")], dtype=object), allow_pickle=True)
@@ -157,6 +158,7 @@ def test_arrays_without_numbers_are_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault(13)
 def test_a_failed_write_names_the_path_and_keeps_the_earlier_file(path, monkeypatch):
     before = path.read_bytes()
 

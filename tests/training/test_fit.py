@@ -154,9 +154,14 @@ def test_without_patience_the_last_weights_are_kept():
     assert np.all(result.params["x"] != START["x"])
 
 
+@pytest.mark.fault(24)
 def test_a_loss_that_is_not_a_number_stops_training_and_keeps_the_best():
     config = FitConfig(num_steps=400, epoch_steps=10, learning_rate=0.05, warmup_steps=10, ema_decay=0.5)
-    with pytest.warns(UserWarning, match=r"loss of stage became nan between steps \d+ and \d+.*best weights"):
+    steps = dataclasses.replace(config, epoch_steps=1)
+    with pytest.warns(UserWarning, match="became nan"):
+        # Without noise in the loss, epochs of one step take the same way, and their number tells the step.
+        step = len(fit(jax.random.key(0), START, Breaking(), TARGET, steps).losses) - 1
+    with pytest.warns(UserWarning, match=rf"loss of stage became nan at step {step}\..*best weights"):
         result = fit(jax.random.key(0), START, Breaking(), TARGET, config, name="stage")
     assert result.losses.shape[0] < config.num_epochs
     assert np.isnan(result.losses[-1, 0])
@@ -166,7 +171,7 @@ def test_a_loss_that_is_not_a_number_stops_training_and_keeps_the_best():
 
 def test_a_validation_loss_that_is_not_finite_is_named():
     config = FitConfig(num_steps=20, epoch_steps=10)
-    with pytest.warns(UserWarning, match="validation loss of stage became inf between steps 0 and 10"):
+    with pytest.warns(UserWarning, match="validation loss of stage became inf by step 10"):
         result = fit(jax.random.key(0), START, BadValidation(), TARGET, config, name="stage")
     np.testing.assert_array_equal(result.params["x"], START["x"])
 
