@@ -312,10 +312,12 @@ class Inference:
         return self.num_sites or (structure.num_sites, structure.num_sites)
 
     def _note_range(self, name: str, simulated: Array) -> None:
-        finite = np.asarray(simulated, float)
-        finite = finite[np.isfinite(finite)]
-        if finite.size:
-            self._ranges[name] = (finite.min(), finite.max())
+        values = np.asarray(simulated)
+        # Failed simulations are NaN, or the smallest integer.
+        real = np.isfinite(values) if values.dtype.kind == "f" else values != np.iinfo(values.dtype).min
+        if real.any():
+            low = np.min(values, initial=np.max(values, where=real, initial=-np.inf), where=real)
+            self._ranges[name] = (np.asarray(low, float), np.max(np.asarray(values, float), initial=low, where=real))
 
     def _warn_of_strange_data(self, structure: Structure, data: Mapping[str, Array], observed: Observed) -> None:
         for name, (low, high) in self._ranges.items():

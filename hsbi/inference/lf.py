@@ -1,5 +1,6 @@
 """Likelihood-factorized inference: simulate single sites, learn surrogates, train a posterior on synthetic data."""
 
+import math
 import os
 import time
 import warnings
@@ -25,9 +26,11 @@ from hsbi.inference.designs import DesignFunction, Groups, pool_designs
 from hsbi.inference.features import fit_features, flatten_parameters
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
+from hsbi.inference.rows import Raw
 from hsbi.inference.scope import make_scope
 from hsbi.inference.stages import fit_posterior
-from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate
+from hsbi.inference.surrogate import Surrogate, SurrogateConfig
+from hsbi.inference.surrogate_fit import find_usable, fit_surrogate
 from hsbi.inference.validity import Validity, fit_validity
 from hsbi.model.host import Status
 from hsbi.model.program import Program
@@ -41,6 +44,8 @@ from hsbi.training import Checkpoint, Progress, jit
 
 # Sites held out for validation in all, and bounds on the number of data sets they make.
 _HELD_OUT_SITES, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 128, 1024
+# Values of an observation that its transform is scaled by, at most.
+_MAX_SCALED = 2**19
 # Folded into the key of the simulations for the designs that are drawn.
 _POOL = 7
 
@@ -229,16 +234,17 @@ class LF(Inference):
             raw = simulations.observations[shape.name]
             values = raw.reshape(-1, shape.replicates, shape.points, shape.width)
             self._note_range(shape.name, raw)
-            transform = observation_transform(supports[shape.name], values.reshape(-1, shape.width))
+            every = max(1, math.prod(values.shape[:3]) // _MAX_SCALED)
+            transform = observation_transform(supports[shape.name], values.reshape(-1, shape.width)[::every])
             surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform)
-            seen = surrogate.prepare(parameters, None if inputs is None else inputs[simulations.index])
-            rows = Rows(
-                seen.reshape(-1, shape.points, seen.shape[-1]),
-                transform.encode(noise_key, values).reshape(-1, shape.points, shape.width),
+            rows = Raw(
+                jnp.repeat(parameters, shape.replicates, axis=0),
+                None if inputs is None else inputs[simulations.index].reshape(-1, shape.points, inputs.shape[-1]),
+                values.reshape(-1, shape.points, shape.width),
                 jnp.repeat(features.weights(features(parameters)), shape.replicates),
                 jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
             )
-            finite = np.all(np.isfinite(rows.values), axis=(1, 2)).reshape(-1, shape.replicates)
+            finite = np.asarray(find_usable(rows, surrogate, noise_key)).reshape(-1, shape.replicates)
             valid &= np.all(finite, axis=1)
             # Failures were reported as they happened; what else is not usable is reported by the surrogate.
             known = np.repeat(simulations.status[shape.name] == Status.OK, shape.replicates) | finite.ravel()

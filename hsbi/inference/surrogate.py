@@ -6,39 +6,25 @@ they help: every parameter that is fitted for nothing costs accuracy in the post
 """
 
 import dataclasses
-import functools
-import math
-import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
-from hsbi.flow import flow_matching_loss, gaussian_velocity, integrate, log_prob
+from hsbi.flow import gaussian_velocity, integrate, log_prob
 from hsbi.inference.arrays import ObservationShape
 from hsbi.inference.features import ParameterFeatures
-from hsbi.inference.linear import Linear, fit_linear
+from hsbi.inference.linear import Linear
 from hsbi.model.transforms import ObservationTransform
 from hsbi.networks.fields import MLPField, PointField
 from hsbi.networks.mlp import ResidualMLP, apply, compress
-from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
+from hsbi.training import FitConfig
 
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -9.0, 9.0
 _CORRECTION = FitConfig(num_steps=4000, epoch_steps=100, patience=8, weight_decay=1e-2)
 _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
-# A network is kept if it improves the held-out loss by more than this many standard errors of the improvement.
-_MIN_GAIN = 1.5
-# With fewer rows held out that standard error means nothing.
-_MIN_HELD_OUT = 8
-# Points of a function are coupled if their residuals correlate by this much, and by so many standard errors.
-_MIN_CORRELATION, _MIN_STRENGTH = 0.05, 4.0
-_MAX_RESIDUAL = 6.0
-# Validation of a flow repeats each held-out row with this many fixed times and noises.
-_VALIDATION_REPEATS = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,26 +86,6 @@ class _Networks:
             return gaussian_velocity(x, t) + apply(self.field, weights, x, t, compress(features))
 
         return velocity
-
-
-class Rows(NamedTuple):
-    """Single-site simulations as a surrogate sees them.
-
-    Attributes:
-        features: `[rows, points, F]`.
-        values: Standardized observations, `[rows, points, width]`.
-        weights: `[rows]`.
-        simulation: The simulation that each row is a replicate of, `[rows]`.
-    """
-
-    features: Array
-    values: Array
-    weights: Array
-    simulation: Array
-
-    def take(self, index: ArrayLike) -> "Rows":
-        """Select rows."""
-        return jax.tree.map(lambda array: array[index], self)
 
 
 @jax.tree_util.register_dataclass
@@ -206,202 +172,3 @@ class Surrogate:
         if self.networks.coupled:
             return log_prob(velocity, residual, num_steps=num_steps, key=key, event_ndim=2) + jacobian
         return jnp.sum(log_prob(velocity, residual, num_steps=num_steps, key=key), axis=-1) + jacobian
-
-
-def fit_surrogate(
-    key: Array,
-    surrogate: Surrogate,
-    rows: Rows,
-    *,
-    progress: Progress = no_progress,
-    checkpoint: Checkpoint | None = None,
-) -> tuple[Surrogate, dict[str, np.ndarray]]:
-    """Fit a surrogate to single-site simulations.
-
-    Args:
-        key: A random key.
-        surrogate: The surrogate to fit.
-        rows: The simulations.
-        progress: Called to show progress.
-        checkpoint: Where the states of training are kept.
-
-    Returns:
-        The surrogate, and the losses by epoch of what was trained.
-
-    Raises:
-        ValueError: If no simulation is usable.
-    """
-    order_key, init_key, correct_key, flow_key, noise_key = jax.random.split(key, 5)
-    shape, networks = surrogate.shape, surrogate.networks
-    config = networks.config
-    rows = _drop_failed(rows, shape.name)
-    held_out, kept = _hold_out(order_key, rows, config.held_out)
-    surrogate = dataclasses.replace(surrogate, linear=_solve(kept))
-    losses: dict[str, np.ndarray] = {}
-    data = {"train": kept, "held_out": held_out, "surrogate": surrogate, "key": noise_key}
-
-    start = _initialize_correction(networks, init_key, rows.take(jnp.arange(1)))
-    stage = _Correction(batch_size=config.batch_size)
-    name = f"surrogate of {shape.name}"
-    watch = {"progress": progress, "checkpoint": checkpoint}
-    result = fit(correct_key, start, stage, data, config.correction, name=f"{name}: location, scale", **watch)
-    losses["location, scale"] = result.losses
-    if _helps(stage, start, result.params, data):
-        surrogate = dataclasses.replace(surrogate, correction=result.params)
-    if shape.points > 1 and _depend(surrogate, kept):
-        surrogate = dataclasses.replace(surrogate, networks=dataclasses.replace(networks, coupled=True))
-    data["surrogate"] = surrogate
-
-    start_flow = _initialize_flow(surrogate.networks, init_key, rows.take(jnp.arange(1)))
-    stage = _Flow(batch_size=config.batch_size)
-    result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", **watch)
-    losses["flow"] = result.losses
-    if _helps(stage, start_flow, result.params, data):
-        surrogate = dataclasses.replace(surrogate, flow=result.params)
-    return surrogate, losses
-
-
-def _hold_out(key: Array, rows: Rows, fraction: float) -> tuple[Rows, Rows]:
-    """Hold out whole simulations: replicates of one share its parameters, and must not be on both sides."""
-    simulations = np.unique(np.asarray(rows.simulation))
-    order = np.asarray(jax.random.permutation(key, simulations.size))
-    chosen = simulations[order[: max(1, int(fraction * simulations.size))]]
-    is_held_out = np.isin(np.asarray(rows.simulation), chosen)
-    return rows.take(np.flatnonzero(is_held_out)), rows.take(np.flatnonzero(~is_held_out))
-
-
-def _drop_failed(rows: Rows, name: str) -> Rows:
-    """Leave out simulations that are not finite, or lie outside the observation's support."""
-    usable = np.all(np.isfinite(rows.values), axis=(1, 2)) & np.all(np.isfinite(rows.features), axis=(1, 2))
-    failed = usable.size - np.count_nonzero(usable)
-    if failed == 0:
-        return rows
-    if failed == usable.size:
-        raise ValueError(f"No simulation of {name!r} is finite and within its support. Check the simulator.")
-    warnings.warn(
-        f"{failed} of {usable.size} simulations of {name!r} are not finite or lie outside its support and are left "
-        "out. The posterior is then that of a simulator that does not fail.",
-        stacklevel=3,
-    )
-    return rows.take(jnp.asarray(np.flatnonzero(usable)))
-
-
-@jit
-def _solve(rows: Rows) -> Linear:
-    num_points = rows.values.shape[1]
-    weights = jnp.repeat(rows.weights, num_points)
-    return fit_linear(_merge(rows.features), _merge(rows.values), weights)
-
-
-@functools.partial(jit, static_argnames="networks")
-def _initialize_correction(networks: _Networks, key: Array, rows: Rows) -> Any:
-    return networks.initial_correction(jax.random.split(key)[0], rows.features)
-
-
-@functools.partial(jit, static_argnames="networks")
-def _initialize_flow(networks: _Networks, key: Array, rows: Rows) -> Any:
-    return networks.field.init(jax.random.split(key)[1], rows.values, jnp.zeros(1), rows.features)
-
-
-def _depend(surrogate: Surrogate, rows: Rows) -> bool:
-    """Say whether points of one simulation depend on each other given its parameters.
-
-    Products of the residuals of two points average to zero if not: over all pairs, over neighbors, and the same of
-    their squares. A location that is slightly off correlates residuals too, so small averages are passed over.
-    """
-    products, weights = np.asarray(_products(surrogate, rows), float), np.asarray(rows.weights, float)
-    share = weights / weights.sum()
-    mean = share @ products
-    error = np.sqrt(share**2 @ (products - mean) ** 2)
-    return bool(np.any((np.abs(mean) > _MIN_CORRELATION) & (np.abs(mean) > _MIN_STRENGTH * error)))
-
-
-@jit
-def _products(surrogate: Surrogate, rows: Rows) -> Array:
-    """Give the mean product over pairs of points, neighbors, and pairs of centered squares, `[rows, 3]`."""
-    location, log_scale = surrogate.predict(rows.features)
-    residual = jnp.clip((rows.values - location) * jnp.exp(-log_scale), -_MAX_RESIDUAL, _MAX_RESIDUAL)
-    number = residual.shape[1]
-
-    def pairs(values: Array) -> Array:
-        total = jnp.sum(values, axis=1) ** 2 - jnp.sum(values**2, axis=1)
-        return jnp.mean(total, axis=-1) / (number * (number - 1))
-
-    neighbors = jnp.mean(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
-    squares = (residual**2 - 1.0) / math.sqrt(2.0)
-    return jnp.stack([pairs(residual), neighbors, pairs(squares)], axis=-1)
-
-
-def _merge(array: Array) -> Array:
-    return array.reshape(-1, array.shape[-1])
-
-
-def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> bool:
-    """Say whether trained weights beat the weights they started from on simulations held out."""
-    gain, weights = np.asarray(_gains(stage, before, after, data)), np.asarray(data["held_out"].weights)
-    if gain.size < _MIN_HELD_OUT:
-        return False
-    mean = np.sum(weights * gain) / np.sum(weights)
-    error = np.sqrt(np.sum((weights * (gain - mean)) ** 2)) / np.sum(weights)
-    return bool(mean > _MIN_GAIN * error)
-
-
-@functools.partial(jit, static_argnames="stage")
-def _gains(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> Array:
-    return stage.per_row(before, data) - stage.per_row(after, data)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Correction:
-    """Maximum likelihood of location and scale."""
-
-    batch_size: int
-
-    def loss(self, params: Any, key: Array, data: Any) -> Array:
-        rows = data["train"]
-        batch = rows.take(jax.random.randint(key, (self.batch_size,), 0, rows.weights.shape[0]))
-        return _average(_gaussian_loss(data["surrogate"], params, batch), batch.weights)
-
-    def validate(self, params: Any, data: Any) -> Array:
-        return _average(self.per_row(params, data), data["held_out"].weights)
-
-    def per_row(self, params: Any, data: Any) -> Array:
-        return _gaussian_loss(data["surrogate"], params, data["held_out"])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Flow:
-    """Flow matching on the residual of location and scale."""
-
-    batch_size: int
-
-    def loss(self, params: Any, key: Array, data: Any) -> Array:
-        rows = data["train"]
-        row_key, noise_key = jax.random.split(key)
-        batch = rows.take(jax.random.randint(row_key, (self.batch_size,), 0, rows.weights.shape[0]))
-        return _average(_flow_loss(data["surrogate"], params, noise_key, batch), batch.weights)
-
-    def validate(self, params: Any, data: Any) -> Array:
-        return _average(self.per_row(params, data), data["held_out"].weights)
-
-    def per_row(self, params: Any, data: Any) -> Array:
-        keys = jax.random.split(data["key"], _VALIDATION_REPEATS)
-        losses = jax.vmap(lambda key: _flow_loss(data["surrogate"], params, key, data["held_out"]))(keys)
-        return jnp.mean(losses, axis=0)
-
-
-def _average(losses: Array, weights: Array) -> Array:
-    return jnp.sum(losses * weights) / jnp.sum(weights)
-
-
-def _gaussian_loss(surrogate: Surrogate, params: Any, rows: Rows) -> Array:
-    location, log_scale = dataclasses.replace(surrogate, correction=params).predict(rows.features)
-    residual = (rows.values - location) * jnp.exp(-log_scale)
-    return jnp.sum(0.5 * residual**2 + log_scale, axis=(-2, -1))
-
-
-def _flow_loss(surrogate: Surrogate, params: Any, key: Array, rows: Rows) -> Array:
-    location, log_scale = surrogate.predict(rows.features)
-    residual = (rows.values - location) * jnp.exp(-log_scale)
-    velocity = surrogate.networks.velocity(params, rows.features)
-    return flow_matching_loss(key, velocity, residual, event_ndim=residual.ndim - 1).per_sample

@@ -50,6 +50,8 @@ _FEATURE_LIMIT = 1e30
 _CELL_MARGIN = 2e-3
 _CELL_MARGIN_PER_COUNT = 1e-5
 _CELL_MARGIN_MAX = 0.9
+# Where the outermost cells of integers end, in standardized numbers.
+_FAR_CELL = 1e6
 
 
 class Standardizer(NamedTuple):
@@ -136,6 +138,24 @@ class ObservationTransform:
         """Map and scale values without noise, integers to the middle of their unit cell; missing values stay NaN."""
         value = as_inexact(value)
         return Standardizer(self.loc, self.scale).standardize(self._forward(value, jnp.full_like(value, 0.5)))
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether values are integers."""
+        return self.kind in ("count", "binary")
+
+    def cell(self, value: ArrayLike) -> tuple[Array, Array]:
+        """Give the standardized numbers between which `decode` gives an integer; the outermost cells have no end."""
+        value = as_inexact(value)
+        lower, upper = front(self.lower, value), front(self.upper, value)
+        count = value - lower
+        below, above = (jnp.log1p(c) if self.kind == "count" else c / 2 for c in (jnp.maximum(count, 0.0), count + 1.0))
+        scaling = Standardizer(self.loc, self.scale)
+        first, last = value <= lower, value >= upper
+        return (
+            jnp.where(first, -_FAR_CELL, scaling.standardize(below)),
+            jnp.where(last, _FAR_CELL, scaling.standardize(above)),
+        )
 
     def features(self, value: ArrayLike) -> Array:
         """Map and scale values without noise, with tails compressed so that any finite value gives a moderate feature.

@@ -12,7 +12,9 @@ from scipy import stats
 from hsbi.inference.arrays import ObservationShape
 from hsbi.inference.features import ParameterFeatures
 from hsbi.inference.linear import Linear
-from hsbi.inference.surrogate import Rows, Surrogate, _drop_failed, _helps, fit_surrogate
+from hsbi.inference.rows import Rows
+from hsbi.inference.surrogate import Surrogate
+from hsbi.inference.surrogate_fit import _drop_failed, _helps, fit_surrogate
 from tests.inference.linear_gaussian import TINY, identity, transform
 from tests.networks.weights import quick, random_weights
 
@@ -201,10 +203,10 @@ def test_failed_simulations_are_left_out():
     data = simulations(lambda rng, shape: rng.normal(size=shape), 0)
     broken = data._replace(values=data.values.at[jnp.asarray([5, 9])].set(jnp.nan).at[11].set(jnp.inf))
     with pytest.warns(UserWarning, match="3 of 1600 simulations of 'y' are not finite"):
-        found = _drop_failed(broken, "y")
+        found = _drop_failed(broken, make_surrogate(), jax.random.key(0))
     whole = data.take(jnp.asarray(np.delete(np.arange(NUM_ROWS), [5, 9, 11])))
     jax.tree.map(np.testing.assert_array_equal, found, whole)
-    assert _drop_failed(data, "y") is data
+    assert _drop_failed(data, make_surrogate(), jax.random.key(0)) is data
 
 
 def test_simulations_that_all_failed_are_refused():

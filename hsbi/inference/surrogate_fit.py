@@ -1,0 +1,277 @@
+"""Training of a surrogate on single-site simulations, and the rule by which its parts are kept."""
+
+import dataclasses
+import functools
+import math
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from hsbi.flow import flow_matching_loss
+from hsbi.inference.cells import log_mass, truncated_normal
+from hsbi.inference.linear import Linear, fit_linear
+from hsbi.inference.rows import Raw, Rows, usable_rows
+from hsbi.inference.surrogate import Surrogate, _Networks
+from hsbi.training import Checkpoint, Progress, fit, jit, no_progress
+
+# Values that the linear part is solved for, at most.
+_MAX_SOLVED = 2**22
+# A network is kept if it improves the held-out loss by more than this many standard errors of the improvement.
+_MIN_GAIN = 1.5
+# With fewer rows held out that standard error means nothing.
+_MIN_HELD_OUT = 8
+# Points of a function are coupled if their residuals correlate by this much, and by so many standard errors.
+_MIN_CORRELATION, _MIN_STRENGTH = 0.05, 4.0
+_MAX_RESIDUAL = 6.0
+# Validation of a flow repeats each held-out row with this many fixed times and noises.
+_VALIDATION_REPEATS = 8
+
+
+def fit_surrogate(
+    key: Array,
+    surrogate: Surrogate,
+    rows: Rows | Raw,
+    *,
+    progress: Progress = no_progress,
+    checkpoint: Checkpoint | None = None,
+) -> tuple[Surrogate, dict[str, np.ndarray]]:
+    """Fit a surrogate to single-site simulations.
+
+    Args:
+        key: A random key.
+        surrogate: The surrogate to fit.
+        rows: The simulations.
+        progress: Called to show progress.
+        checkpoint: Where the states of training are kept.
+
+    Returns:
+        The surrogate, and the losses by epoch of what was trained.
+
+    Raises:
+        ValueError: If no simulation is usable.
+    """
+    order_key, init_key, correct_key, flow_key, noise_key = jax.random.split(key, 5)
+    shape, networks = surrogate.shape, surrogate.networks
+    config = networks.config
+    rows = _drop_failed(rows, surrogate, noise_key)
+    held_out, kept = _hold_out(order_key, rows, config.held_out)
+    # Regression needs no more; all else sees every row, batch by batch.
+    some = _encode(
+        rows, kept[: _MAX_SOLVED // (shape.points * shape.width)], surrogate, jax.random.fold_in(noise_key, 1)
+    )
+    surrogate = dataclasses.replace(surrogate, linear=_solve(some))
+    losses: dict[str, np.ndarray] = {}
+    data = {
+        "rows": rows,
+        "train": jnp.asarray(kept),
+        "held_out": _encode(rows, held_out, surrogate, noise_key),
+        "surrogate": surrogate,
+        "key": noise_key,
+    }
+
+    first = some.take(jnp.arange(1))
+    start = _initialize_correction(networks, init_key, first)
+    stage = _Correction(batch_size=config.batch_size)
+    name = f"surrogate of {shape.name}"
+    watch = {"progress": progress, "checkpoint": checkpoint}
+    result = fit(correct_key, start, stage, data, config.correction, name=f"{name}: location, scale", **watch)
+    losses["location, scale"] = result.losses
+    if _helps(stage, start, result.params, data):
+        surrogate = dataclasses.replace(surrogate, correction=result.params)
+    if shape.points > 1 and _depend(surrogate, some):
+        surrogate = dataclasses.replace(surrogate, networks=dataclasses.replace(networks, coupled=True))
+    data["surrogate"] = surrogate
+
+    start_flow = _initialize_flow(surrogate.networks, init_key, first)
+    stage = _Flow(batch_size=config.batch_size)
+    result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", **watch)
+    losses["flow"] = result.losses
+    if _helps(stage, start_flow, result.params, data):
+        surrogate = dataclasses.replace(surrogate, flow=result.params)
+    return surrogate, losses
+
+
+def _hold_out(key: Array, rows: Rows | Raw, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out whole simulations: replicates of one share its parameters, and must not be on both sides.
+
+    Returns:
+        The rows held out and the rows kept.
+    """
+    simulations = np.unique(np.asarray(rows.simulation))
+    order = np.asarray(jax.random.permutation(key, simulations.size))
+    chosen = simulations[order[: max(1, int(fraction * simulations.size))]]
+    is_held_out = np.isin(np.asarray(rows.simulation), chosen)
+    return np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
+
+
+def held_out_simulations(key: Array, surrogate: Surrogate, rows: Rows | Raw) -> np.ndarray:
+    """List the simulations that `fit_surrogate` holds out with the same key and rows."""
+    order_key, *_, noise_key = jax.random.split(key, 5)
+    usable = rows.take(np.flatnonzero(find_usable(rows, surrogate, noise_key)))
+    chosen, _ = _hold_out(order_key, usable, surrogate.networks.config.held_out)
+    return np.unique(np.asarray(usable.simulation)[chosen])
+
+
+find_usable = jit(usable_rows)
+_encode = jit(lambda rows, index, surrogate, key: rows.take(index).encode(surrogate, key))
+
+
+def _drop_failed(rows: Rows | Raw, surrogate: Surrogate, key: Array) -> Rows | Raw:
+    """Leave out simulations that are not finite, or lie outside the observation's support."""
+    usable, name = np.asarray(find_usable(rows, surrogate, key)), surrogate.shape.name
+    failed = usable.size - np.count_nonzero(usable)
+    if failed == 0:
+        return rows
+    if failed == usable.size:
+        raise ValueError(f"No simulation of {name!r} is finite and within its support. Check the simulator.")
+    warnings.warn(
+        f"{failed} of {usable.size} simulations of {name!r} are not finite or lie outside its support and are left "
+        "out. The posterior is then that of a simulator that does not fail.",
+        stacklevel=3,
+    )
+    return rows.take(jnp.asarray(np.flatnonzero(usable)))
+
+
+@jit
+def _solve(rows: Rows) -> Linear:
+    num_points = rows.values.shape[1]
+    weights = jnp.repeat(rows.weights, num_points)
+    return fit_linear(_merge(rows.features), _merge(rows.values), weights)
+
+
+@functools.partial(jit, static_argnames="networks")
+def _initialize_correction(networks: _Networks, key: Array, rows: Rows) -> Any:
+    return networks.initial_correction(jax.random.split(key)[0], rows.features)
+
+
+@functools.partial(jit, static_argnames="networks")
+def _initialize_flow(networks: _Networks, key: Array, rows: Rows) -> Any:
+    return networks.field.init(jax.random.split(key)[1], rows.values, jnp.zeros(1), rows.features)
+
+
+def _depend(surrogate: Surrogate, rows: Rows) -> bool:
+    """Say whether points of one simulation depend on each other given its parameters.
+
+    Products of the residuals of two points average to zero if not: over all pairs, over neighbors, and the same of
+    their squares. A location that is slightly off correlates residuals too, so small averages are passed over.
+    """
+    products, weights = np.asarray(_products(surrogate, rows), float), np.asarray(rows.weights, float)
+    share = weights / weights.sum()
+    mean = share @ products
+    error = np.sqrt(share**2 @ (products - mean) ** 2)
+    return bool(np.any((np.abs(mean) > _MIN_CORRELATION) & (np.abs(mean) > _MIN_STRENGTH * error)))
+
+
+@jit
+def _products(surrogate: Surrogate, rows: Rows) -> Array:
+    """Give the mean product over pairs of points, neighbors, and pairs of centered squares, `[rows, 3]`."""
+    residual = jnp.clip(_residual(surrogate, jax.random.key(0), rows), -_MAX_RESIDUAL, _MAX_RESIDUAL)
+    number = residual.shape[1]
+
+    def pairs(values: Array) -> Array:
+        total = jnp.sum(values, axis=1) ** 2 - jnp.sum(values**2, axis=1)
+        return jnp.mean(total, axis=-1) / (number * (number - 1))
+
+    neighbors = jnp.mean(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
+    squares = (residual**2 - 1.0) / math.sqrt(2.0)
+    return jnp.stack([pairs(residual), neighbors, pairs(squares)], axis=-1)
+
+
+def _merge(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])
+
+
+def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> bool:
+    """Say whether trained weights beat the weights they started from on simulations held out."""
+    gain, weights = np.asarray(_gains(stage, before, after, data)), np.asarray(data["held_out"].weights)
+    if gain.size < _MIN_HELD_OUT:
+        return False
+    mean = np.sum(weights * gain) / np.sum(weights)
+    error = np.sqrt(np.sum((weights * (gain - mean)) ** 2)) / np.sum(weights)
+    return bool(mean > _MIN_GAIN * error)
+
+
+@functools.partial(jit, static_argnames="stage")
+def _gains(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> Array:
+    return stage.per_row(before, data) - stage.per_row(after, data)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Correction:
+    """Maximum likelihood of location and scale."""
+
+    batch_size: int
+
+    def loss(self, params: Any, key: Array, data: Any) -> Array:
+        batch = _draw_rows(key, data, self.batch_size)
+        return _average(_gaussian_loss(data["surrogate"], params, batch), batch.weights)
+
+    def validate(self, params: Any, data: Any) -> Array:
+        return _average(self.per_row(params, data), data["held_out"].weights)
+
+    def per_row(self, params: Any, data: Any) -> Array:
+        return _gaussian_loss(data["surrogate"], params, data["held_out"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """Flow matching on the residual of location and scale."""
+
+    batch_size: int
+
+    def loss(self, params: Any, key: Array, data: Any) -> Array:
+        row_key, noise_key = jax.random.split(key)
+        batch = _draw_rows(row_key, data, self.batch_size)
+        return _average(_flow_loss(data["surrogate"], params, noise_key, batch), batch.weights)
+
+    def validate(self, params: Any, data: Any) -> Array:
+        return _average(self.per_row(params, data), data["held_out"].weights)
+
+    def per_row(self, params: Any, data: Any) -> Array:
+        keys = jax.random.split(data["key"], _VALIDATION_REPEATS)
+        losses = jax.vmap(lambda key: _flow_loss(data["surrogate"], params, key, data["held_out"]))(keys)
+        return jnp.mean(losses, axis=0)
+
+
+def _draw_rows(key: Array, data: Any, number: int) -> Rows:
+    """Draw rows to train on, with noise of their own."""
+    row_key, noise_key = jax.random.split(key)
+    chosen = data["train"][jax.random.randint(row_key, (number,), 0, data["train"].shape[0])]
+    return data["rows"].take(chosen).encode(data["surrogate"], noise_key)
+
+
+def _residual(surrogate: Surrogate, key: Array, rows: Rows) -> Array:
+    """Give the residuals of location and scale; those of integers are spread as a normal is within their cells.
+
+    They are standard normal where location and scale say all, so that a flow learns nothing of the spreading.
+    """
+    location, log_scale = surrogate.predict(rows.features)
+    if rows.cells is None:
+        return (rows.values - location) * jnp.exp(-log_scale)
+    low, high = ((end - location) * jnp.exp(-log_scale) for end in rows.cells)
+    return truncated_normal(jax.random.uniform(key, low.shape), low, high)
+
+
+def _average(losses: Array, weights: Array) -> Array:
+    return jnp.sum(losses * weights) / jnp.sum(weights)
+
+
+def _gaussian_loss(surrogate: Surrogate, params: Any, rows: Rows) -> Array:
+    """Give the negative log density of each row, for integers the negative log probability of their cells."""
+    location, log_scale = dataclasses.replace(surrogate, correction=params).predict(rows.features)
+    if rows.cells is not None:
+        low, high = ((end - location) * jnp.exp(-log_scale) for end in rows.cells)
+        return -jnp.sum(log_mass(low, high), axis=(-2, -1))
+    residual = (rows.values - location) * jnp.exp(-log_scale)
+    return jnp.sum(0.5 * residual**2 + log_scale, axis=(-2, -1))
+
+
+def _flow_loss(surrogate: Surrogate, params: Any, key: Array, rows: Rows) -> Array:
+    noise_key, match_key = jax.random.split(key)
+    residual = _residual(surrogate, noise_key, rows)
+    velocity = surrogate.networks.velocity(params, rows.features)
+    return flow_matching_loss(match_key, velocity, residual, event_ndim=residual.ndim - 1).per_sample
