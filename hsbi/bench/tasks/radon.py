@@ -91,9 +91,7 @@ class _Counts(NamedTuple):
     uranium: np.ndarray
 
 
-def reference(
-    key: Array, floor: ArrayLike, uranium: ArrayLike, y: ArrayLike, num_draws: int
-) -> dict[str, np.ndarray]:
+def reference(key: Array, floor: ArrayLike, uranium: ArrayLike, y: ArrayLike, num_draws: int) -> dict[str, np.ndarray]:
     """Draw from the exact posterior."""
     rng, counts = generator(key), _count(floor, uranium, y)
     axes, values = _zoom(counts)

@@ -10,8 +10,8 @@ r"""A seasonal epidemic: counts at irregular times, with a common contact rate a
     S' = -\lambda S + w R, \quad E' = \lambda S - a E, \quad I' = a E - g I, \quad R' = g I - w R, \quad
     \lambda = \beta_0 (1 + A_s \sin(2 \pi t / 365 - \pi / 2)) I / N
 
-with latency a = 1/5, recovery g = 1/7 and waning w = 1/180 per day, N = 10^4 and ten infected 730 days before the window
-of 365 days in which sites are observed. Given the contact rate a site is an integral over one amplitude, and all sites
+with latency a = 1/5, recovery g = 1/7 and waning w = 1/180 per day, N = 10^4 and ten infected 730 days before the
+window of 365 days in which sites are observed. Given the contact rate a site is an integral over one amplitude, and all sites
 share the trajectories of one grid, so the posterior is a quadrature whose cost is linear in sites. Where contact is
 frequent the epidemic saturates, and amplitudes return to their prior.
 """
@@ -37,7 +37,7 @@ _BURN_IN = 730
 _LATENCY, _RECOVERY, _WANING = 1 / 5, 1 / 7, 1 / 180
 _POPULATION, _FIRST_INFECTED = 1e4, 10.0
 _LEAST_RATE = 0.1
-# Cells of the amplitude: while zooming, and at last, where a site knows its amplitude to about 1 % of the range at best.
+# Cells of the amplitude: while zooming, and at last. A site knows its amplitude to about 2 % of the range at best.
 _COARSE_AMPLITUDES, _NUM_AMPLITUDES = 200, 600
 # Cells of the contact rate. Many sites know it to a thousandth of its range, and a coarse grid could miss the peak.
 _COARSE_RATES, _NUM_RATES = 48, 64
@@ -192,11 +192,14 @@ def solve(
     def evaluate(axes: Axes) -> np.ndarray:
         return _marginals(times, y, seen, axes[0], _COARSE_AMPLITUDES).sum(1)
 
-    (axis,), _ = zoom(evaluate, BETA0_RANGE[:1], BETA0_RANGE[1:], coarse=_COARSE_RATES, final=num_rates)
-    values = _marginals(times, y, seen, axis, num_amplitudes).sum(1)
-    weights = np.exp(values - values.max())
+    (halves,), _ = zoom(evaluate, BETA0_RANGE[:1], BETA0_RANGE[1:], coarse=_COARSE_RATES, final=2)
+    width = 2 * (halves[1] - halves[0]) / num_rates
+    axis = halves.mean() + width * (np.arange(num_rates) - (num_rates - 1) / 2)
     sites = np.asarray(_log_sites(times, y, seen, jnp.asarray(axis), num_amplitudes), float)
-    sites = np.exp(sites - sites.max(-1, keepdims=True))
+    largest = sites.max(-1, keepdims=True)
+    sites = np.exp(sites - largest)
+    values = np.sum(np.log(sites.sum(-1)) + largest[..., 0], axis=1)
+    weights = np.exp(values - values.max())
     return Grid(
         axis, weights / weights.sum(), _amplitudes(num_amplitudes), sites / sites.sum(-1, keepdims=True), values
     )
