@@ -4,8 +4,8 @@ r"""Radon in the houses of Minnesota: 919 measurements in 85 counties of 1 to 11
 
     \alpha_c \sim N(\mu + g u_c, \sigma_\alpha^2), \quad y_{ch} \sim N(\alpha_c + b x_{ch}, \sigma_y^2)
 
-with log radon y, the county's soil uranium u (log ppm) and x = 1 for a measurement on the first floor, 0 in the basement;
-:math:`\mu \sim N(0, 2^2)`, :math:`g, b \sim N(0, 1)` and half-normal scales. Given the two scales everything is
+with log radon y, the county's soil uranium u (log ppm) and x = 1 for a measurement on the first floor, 0 in the
+basement; :math:`\mu \sim N(0, 2^2)`, :math:`g, b \sim N(0, 1)` and half-normal scales. Given the two scales all is
 Gaussian, so the posterior is a quadrature over their logarithms with a closed form in each cell.
 
 The measurements are those of a survey of the Environmental Protection Agency of the United States, used by Price, Nero

@@ -11,9 +11,9 @@ r"""A seasonal epidemic: counts at irregular times, with a common contact rate a
     \lambda = \beta_0 (1 + A_s \sin(2 \pi t / 365 - \pi / 2)) I / N
 
 with latency a = 1/5, recovery g = 1/7 and waning w = 1/180 per day, N = 10^4 and ten infected 730 days before the
-window of 365 days in which sites are observed. Given the contact rate a site is an integral over one amplitude, and all sites
-share the trajectories of one grid, so the posterior is a quadrature whose cost is linear in sites. Where contact is
-frequent the epidemic saturates, and amplitudes return to their prior.
+window of 365 days in which sites are observed. Given the contact rate a site is an integral over one amplitude, and all
+sites share the trajectories of one grid, so the posterior is a quadrature whose cost is linear in sites. Where contact
+is frequent the epidemic saturates, and amplitudes return to their prior.
 """
 
 import functools
