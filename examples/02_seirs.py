@@ -83,7 +83,7 @@ print(lf.ledger)
 
 # %%
 def compare(samples, exact):
-    """Give the error of the mean in exact sds and the ratio of sds, of the contact rate and averaged over amplitudes."""
+    """Give errors of means in exact sds and ratios of sds, of the contact rate and averaged over amplitudes."""
     row = []
     for name, (mean, sd) in exact.items():
         draws = np.asarray(samples[name], float)

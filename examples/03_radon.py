@@ -134,9 +134,14 @@ def plot_forest(path):
     """Draw the intercepts of all counties and the globals."""
     order = np.argsort(-number, kind="stable")
     reference = radon.reference(jax.random.key(5), floor, uranium, y, 4_000)
-    figure, (forest, panel) = plt.subplots(
-        1, 2, figsize=(9.0, max(4.0, 0.16 * len(counties))), width_ratios=[2.2, 1], layout="constrained"
+    figure, axes = plt.subplot_mosaic(
+        [["forest", "globals"], ["forest", "."]],
+        figsize=(9.0, max(4.5, 0.16 * len(counties))),
+        width_ratios=[2, 1],
+        height_ratios=[3, max(1.0, 0.16 * len(counties) - 3)],
+        layout="constrained",
     )
+    forest, panel = axes["forest"], axes["globals"]
     rows = np.arange(len(counties))
     low, high = np.quantile(reference["alpha"][:, order], [0.05, 0.95], axis=0)
     forest.barh(rows, high - low, left=low, height=0.9, color="#dddddd", label="exact")
@@ -163,9 +168,9 @@ def plot_forest(path):
         panel.barh(place, np.diff(ends), left=ends[0], height=0.6, color="#dddddd", zorder=0)
     panel.set_yticks(places, [r"$\mu$", "$g$", "$b$", r"$\sigma_\alpha$", r"$\sigma_y$"])
     panel.set_ylim(len(places) - 0.4, -0.6)
-    panel.set_xlabel("globals, in exact sds from the exact mean")
-    for axes in (forest, panel):
-        axes.spines[["left", "top", "right"]].set_visible(False)
+    panel.set_xlabel("globals, exact sds from the exact mean", fontsize=9)
+    for part in (forest, panel):
+        part.spines[["left", "top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
