@@ -36,7 +36,8 @@ def fit(key: Array, num_simulations: int, config: SurrogateConfig | None = None)
     lf = LF(model, num_simulations=num_simulations, observed=("y",), surrogate_config=config, progress=False)
     simulate_key, fit_key = jax.random.split(key)
     lf.simulate(simulate_key, _NUM_SITES)
-    assert lf._program is not None and lf.simulations is not None
+    assert lf._program is not None
+    assert lf.simulations is not None
     surrogates, _ = lf._fit_surrogates(fit_key, lf._program, lf.simulations, read_design(lf._program), None)
     return surrogates[0]
 
