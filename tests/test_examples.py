@@ -9,7 +9,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9][0-9]_*.py"))
 # Examples that train: even in their small form they compile every stage.
-SLOW = {"01_eight_schools", "04_populations"}
+SLOW = {"01_eight_schools", "02_seirs", "03_radon", "04_populations"}
 
 
 def test_examples_are_found():

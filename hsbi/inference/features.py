@@ -54,8 +54,13 @@ class ParameterFeatures:
         return (inputs - low) / width
 
     def weights(self, features: Array) -> Array:
-        """Weight rows by how far out their parameters lie, `[...]`."""
-        far = jnp.max(jnp.abs(features), axis=-1, initial=0.0)
+        """Weight rows by how far out their parameters lie, `[...]`; a positive one is far if its logarithm is too."""
+        plain = features.shape[-1] - len(self.positive)
+        distance = jnp.abs(features[..., :plain])
+        for place, column in enumerate(self.positive):
+            nearer = jnp.minimum(distance[..., column], jnp.abs(features[..., plain + place]))
+            distance = distance.at[..., column].set(nearer)
+        far = jnp.max(distance, axis=-1, initial=0.0)
         return 1.0 / (1.0 + (far / _FAR) ** 6)
 
 

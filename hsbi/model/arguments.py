@@ -210,5 +210,6 @@ def _equal(leaf: Any, value: Any) -> bool:
     left, right = np.asarray(leaf), np.asarray(value)
     if left.shape != right.shape:
         return False
-    # The program may have cast the data to single precision on its way.
-    return bool(np.all((left.astype(right.dtype) == right) | ((left != left) & (right != right))))
+    # On its way the program may have cast the data to single precision, and filled in what is missing.
+    same, missing = left.astype(right.dtype) == right, left != left
+    return bool(np.all(same | missing) and np.any(same | (missing & (right != right))))
