@@ -316,8 +316,9 @@ class Inference:
         # Failed simulations are NaN, or the smallest integer.
         real = np.isfinite(values) if values.dtype.kind == "f" else values != np.iinfo(values.dtype).min
         if real.any():
-            low = np.min(values, initial=np.max(values, where=real, initial=-np.inf), where=real)
-            self._ranges[name] = (np.asarray(low, float), np.max(np.asarray(values, float), initial=low, where=real))
+            some = values.flat[np.argmax(real)]
+            low, high = (np.asarray(f(values, initial=some, where=real), float) for f in (np.min, np.max))
+            self._ranges[name] = (low, high)
 
     def _warn_of_strange_data(self, structure: Structure, data: Mapping[str, Array], observed: Observed) -> None:
         for name, (low, high) in self._ranges.items():

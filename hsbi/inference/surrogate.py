@@ -23,7 +23,7 @@ from hsbi.training import FitConfig
 
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -9.0, 9.0
-_CORRECTION = FitConfig(num_steps=4000, epoch_steps=100, patience=8, weight_decay=1e-2)
+_CORRECTION = FitConfig(num_steps=8000, epoch_steps=200, learning_rate=3e-3, patience=10, weight_decay=1e-2)
 _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
 
 
