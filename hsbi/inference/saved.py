@@ -19,6 +19,7 @@ from hsbi.inference.identity import describe_arguments, probe_densities, same_nu
 from hsbi.inference.joint import JointConfig, JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
+from hsbi.inference.pf import PF
 from hsbi.inference.posterior import FactorizedConfig, Posterior, Weights
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig, _Networks
 from hsbi.inference.validity import Classifier, Validity
@@ -34,7 +35,7 @@ from hsbi.training.archive import read_archive, write_archive
 from hsbi.training.facts import list_differences
 
 _KIND, _VERSION = "estimator", 1
-_ESTIMATORS: dict[str, type[Inference]] = {"Direct": Direct, "LF": LF}
+_ESTIMATORS: dict[str, type[Inference]] = {"Direct": Direct, "LF": LF, "PF": PF}
 # All that a file can make: nothing else is ever constructed, and each has exactly the fields that were saved.
 _CLASSES: dict[str, type] = {
     "Classifier": Classifier,
@@ -108,7 +109,7 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], *, progress: P
         progress: Whether to show progress bars, or a callback that does.
 
     Returns:
-        The `LF` or `Direct` that was saved, without its simulations and draws.
+        The `LF`, `Direct` or `PF` that was saved, without its simulations and draws.
 
     Raises:
         ValueError: If the file is damaged, foreign or newer, or if the model is another one, with all that differs.
