@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 import hsbi
+from hsbi.bench.lc2st import draw_pairs, local_tests
 from hsbi.bench.methods import train
 from hsbi.bench.metrics import calibration, compare
 from hsbi.bench.rows import Cell, missing_observations, write_row
@@ -44,7 +45,9 @@ def exact_draws(
     return dict(draws)
 
 
-def run(folder: str | os.PathLike[str], cell: Cell, *, num_observations: int, num_draws: int = 1000) -> list[Path]:
+def run(
+    folder: str | os.PathLike[str], cell: Cell, *, num_observations: int, num_draws: int = 1000, lc2st_sets: int = 0
+) -> list[Path]:
     """Train a cell unless all its rows exist, and write the rows that do not, each as soon as it is measured.
 
     Args:
@@ -52,6 +55,7 @@ def run(folder: str | os.PathLike[str], cell: Cell, *, num_observations: int, nu
         cell: What to train.
         num_observations: How many observations are wanted in all.
         num_draws: Draws of the method and of the exact posterior.
+        lc2st_sets: Simulated data sets for the local classifier two-sample test; 0 leaves it out.
 
     Returns:
         The files of the rows that were written.
@@ -63,11 +67,14 @@ def run(folder: str | os.PathLike[str], cell: Cell, *, num_observations: int, nu
     key = jax.random.key(cell.seed)
     trained = train(key, cell.method, task, num_sites=cell.sites, budget=cell.budget, scale=cell.scale)
     costs = {"simulator_calls": trained.simulator_calls, "train_seconds": trained.seconds}
+    pairs = None
+    if lc2st_sets:
+        pairs = draw_pairs(jax.random.fold_in(key, 0), task, trained.sample, cell.sites, lc2st_sets)
     paths = []
     for position, number in enumerate(wanted):
         truth, y = observe(task, cell.sites, number)
         exact = exact_draws(folder, task, y, number, num_draws)
-        keys = jax.random.split(jax.random.fold_in(key, 1 + number), 3)
+        keys = jax.random.split(jax.random.fold_in(key, 1 + number), 4)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if position == 0:
@@ -77,6 +84,8 @@ def run(folder: str | os.PathLike[str], cell: Cell, *, num_observations: int, nu
             draws = {name: np.asarray(value) for name, value in trained.sample(keys[0], y, num_draws).items()}
             seconds = time.perf_counter() - started
         facts = _measure(keys[1:], task, draws, exact, truth)
+        if pairs is not None:
+            facts["metrics"] |= local_tests(keys[3], task, pairs, draws, y)
         facts |= {
             "costs": {**costs, "draw_seconds": seconds, "peak_gigabytes": _peak_memory()},
             "warnings": sorted({str(warning.message) for warning in caught}),

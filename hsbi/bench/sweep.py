@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 
+from hsbi.bench.methods import effective_scale
 from hsbi.bench.rows import Cell, missing_observations
 from hsbi.bench.tasks import TASKS
 
-_ABLATIONS = ("tfmpe", "direct", "pf", "mlp", "no-grouping", "joint")
+# At the affordable scale where there is one.
+_ABLATIONS = ("direct", "pf", "tfmpe", "mlp", "no-grouping")
 
 
 def plan() -> list[Cell]:
@@ -20,6 +22,9 @@ def plan() -> list[Cell]:
             yield from (Cell(task=task, method="lf", sites=50, budget=budget) for task in TASKS)
         for sites in (1, 10, 20, 100):
             yield from (Cell(task=task, method="lf", sites=sites, budget=5_000) for task in TASKS)
+        for method in _ABLATIONS:
+            scale = effective_scale(method, "small")
+            yield from (Cell(task=task, method=method, scale=scale, sites=20, budget=5_000) for task in TASKS)
         for sites in (20, 50):
             yield from (Cell(task=task, method="reference", sites=sites, budget=5_000) for task in TASKS)
 

@@ -17,6 +17,7 @@ from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View
 from hsbi.model.program import Program
 from hsbi.model.structure import Structure
 from hsbi.networks.embedding import JointField, TokenEmbedding
+from hsbi.networks.flat import FlatField
 from hsbi.networks.mlp import apply, compress
 from hsbi.tokens import Layout, Tokens, Variable, make_layout, pack, unpack
 from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
@@ -32,9 +33,11 @@ class JointConfig:
 
     Attributes:
         width: Width of tokens.
-        num_blocks: Transformer blocks.
+        num_blocks: Transformer blocks; without attention, hidden layers.
         heads: Attention heads.
         grouping: Whether tokens carry a group embedding.
+        attention: Whether tokens see each other by attention. If not, one multilayer perceptron takes them all, and the
+            number of sites is fixed.
         batch_size: Data sets in a batch.
         num_ode_steps: Midpoint steps of a draw, or None for an adaptive solver.
         tolerance: Relative and absolute tolerance of the adaptive solver.
@@ -47,6 +50,7 @@ class JointConfig:
     num_blocks: int = 2
     heads: int = 16
     grouping: bool = True
+    attention: bool = True
     batch_size: int = 100
     num_ode_steps: int | None = None
     tolerance: float = 1e-5
@@ -94,9 +98,11 @@ class JointPosterior:
         return cls(config=config, layout=layout, coordinates=coordinates, view=view)
 
     @property
-    def field(self) -> JointField:
+    def field(self) -> JointField | FlatField:
         """The network."""
         config, layout = self.config, self.layout
+        if not config.attention:
+            return FlatField(config.width, config.num_blocks, layout.width, config.dtype)
         embedding = TokenEmbedding(
             width=config.width,
             num_variables=len(layout.variables),
@@ -113,6 +119,11 @@ class JointPosterior:
             raise ValueError(
                 f"The data have {num_sites} sites, but the joint posterior has group embeddings for "
                 f"{self.layout.num_sites}. Train it with num_sites=(low, {num_sites}), or use FactorizedConfig."
+            )
+        if num_sites != self.layout.num_sites and not self.config.attention:
+            raise ValueError(
+                f"The data have {num_sites} sites, but without attention the joint posterior is for "
+                f"{self.layout.num_sites} sites only. Pass data of as many, or use JointConfig(attention=True)."
             )
         layout = dataclasses.replace(self.layout, num_sites=num_sites)
         tokens = self._pack(layout, observed)
