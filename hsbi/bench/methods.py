@@ -79,6 +79,7 @@ METHODS: dict[str, Method | None] = {
     "pf": Method(kind=PF),
     "tfmpe": Method(kind=LF, joint={}),
     "no-grouping": Method(kind=LF, joint={"grouping": False}),
+    "joint": Method(kind=LF, joint={"shared": True}),
     "mlp": Method(kind=LF, joint={"attention": False, "width": 256}),
 }
 

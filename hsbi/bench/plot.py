@@ -49,11 +49,14 @@ def plot_rows(
 
 
 def choose_fixed(groups: Groups, axis: str) -> int:
-    """Choose the value of the other of budget and sites with the most cells of different values of this one."""
+    """Choose the value of the other of budget and sites: where this one varies most, then where most cells are."""
     other = "sites" if axis == "budget" else "budget"
-    seen = {(cell.task, cell.method, getattr(cell, axis), getattr(cell, other)) for cell in groups}
-    counts = Counter(key[3] for key in seen if key[1] != "reference") or Counter(key[3] for key in seen)
-    return max(counts, key=lambda value: (counts[value], value))
+    cells = [cell for cell in groups if cell.method != "reference"] or list(groups)
+    varied: dict[int, set[int]] = {}
+    for cell in cells:
+        varied.setdefault(getattr(cell, other), set()).add(getattr(cell, axis))
+    counts = Counter(getattr(cell, other) for cell in cells)
+    return max(varied, key=lambda value: (len(varied[value]), counts[value], value))
 
 
 def collect(
@@ -96,10 +99,7 @@ def _draw(groups: Groups, axis: str, metrics: Sequence[str], path: Path) -> Path
             panel = panels[row, column]
             for number, name in methods:
                 _draw_line(panel, collect(groups, task, name, axis, metric), order[number], name, handles)
-            if metric in _BEST:
-                panel.axhline(_BEST[metric], color="0.8", linewidth=0.8, zorder=0)
-            else:
-                panel.set_ylim(bottom=0)
+            panel.axhline(_BEST.get(metric, 0.0), color="0.8", linewidth=0.8, zorder=0)
             _finish_panel(panel, groups, axis)
             if row == 0:
                 panel.set_title(task.replace("_", " "), fontsize=9)

@@ -11,7 +11,7 @@ from hsbi.bench.rows import Cell, missing_observations
 from hsbi.bench.tasks import TASKS
 
 # At the affordable scale where there is one.
-_ABLATIONS = ("direct", "pf", "tfmpe", "mlp", "no-grouping")
+_ABLATIONS = ("direct", "pf", "tfmpe", "mlp", "no-grouping", "joint")
 
 
 def plan() -> list[Cell]:

@@ -143,7 +143,11 @@ class Direct(Inference):
         prior_key, posterior_key = jax.random.split(rng_key)
         sets = self._data_sets(program)
         coordinates, design = fit_coordinates(program, prior_key), read_design(program)
-        view = self._make_view(program, design, sets)
+        real = np.asarray(sets.mask)
+        simulated = {name: value if real.all() else value[real] for name, value in sets.observations.items()}
+        for name, value in simulated.items():
+            self._note_range(name, value)
+        view = fit_view(program, design, simulated)
 
         def one(own: DataSets) -> Batch:
             there, seen = at_sites(program, design, own.index)
@@ -175,24 +179,19 @@ class Direct(Inference):
         everyone = np.ones((next(iter(observations.values())).shape[0], program.num_sites), bool)
         return usable_sets(everyone, values, observations)
 
-    def _make_view(self, program: Program, design: Design, sets: DataSets) -> View:
-        """Fit the transforms of observations to what was simulated."""
-        shapes, supports = observation_shapes(program.structure), observation_supports(program)
-        real = np.asarray(sets.mask)
-        observations = {name: value if real.all() else value[real] for name, value in sets.observations.items()}
-        for shape in shapes:
-            self._note_range(shape.name, observations[shape.name])
-        return View(
-            shapes=shapes,
-            covariates=fit_features((), design.covariates, None),
-            transforms={
-                shape.name: observation_transform(
-                    supports[shape.name], observations[shape.name].reshape(-1, shape.width)
-                )
-                for shape in shapes
-            },
-            inputs={shape.name: fit_features((), design.covariates, design.inputs.get(shape.name)) for shape in shapes},
-        )
+
+def fit_view(program: Program, design: Design, observations: dict[str, Array]) -> View:
+    """Show networks the observations of a program, with transforms fitted to simulated ones, `[rows, ...]` each."""
+    shapes, supports = observation_shapes(program.structure), observation_supports(program)
+    return View(
+        shapes=shapes,
+        covariates=fit_features((), design.covariates, None),
+        transforms={
+            shape.name: observation_transform(supports[shape.name], observations[shape.name].reshape(-1, shape.width))
+            for shape in shapes
+        },
+        inputs={shape.name: fit_features((), design.covariates, design.inputs.get(shape.name)) for shape in shapes},
+    )
 
 
 def usable_sets(mask: np.ndarray, values: dict[str, Array], observations: dict[str, Array]) -> DataSets:
