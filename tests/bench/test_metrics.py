@@ -78,6 +78,7 @@ def test_ranks_and_coverage_of_known_truths():
     assert np.all(np.asarray(found["local_ranks"]) * 100 - below <= 1)
 
 
+@pytest.mark.slow
 def test_local_tests_find_a_biased_method_and_pass_the_reference(monkeypatch, exact):
     monkeypatch.setattr(lc2st, "_NUM_FOLDS", 2)
     monkeypatch.setattr(lc2st, "_NUM_NULLS", 19)

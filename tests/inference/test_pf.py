@@ -78,7 +78,7 @@ def test_data_sets_with_a_failure_are_left_out_whole():
             numpyro.sample("y", simulator, obs=y)
 
     pf = hsbi.PF(broken, num_simulations=BUDGET, observed=("y",), progress=False)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="Simulations failed"):
         values, _ = pf.simulate(jax.random.key(0), X)
     simulated = pf._simulated
     failed = np.any((np.asarray(values["level"]) > 1.5) & simulated, axis=1)
