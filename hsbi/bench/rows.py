@@ -64,7 +64,7 @@ def write_row(folder: str | os.PathLike[str], cell: Cell, observation: int, fact
     """
     path = row_path(folder, cell, observation)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({**dataclasses.asdict(cell), "observation": observation, **facts}, indent=1, allow_nan=False)
+    text = json.dumps({**dataclasses.asdict(cell), "observation": observation, **facts}, allow_nan=False)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
         file.write(text)
         file.flush()

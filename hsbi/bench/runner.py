@@ -38,11 +38,13 @@ def exact_draws(
         with np.load(path) as kept:
             return dict(kept)
     draws = task.reference(jax.random.fold_in(_observation_key(number), 1), y, num_draws)
+    # As they will be read by later runs.
+    draws = {name: np.asarray(value, np.float32) for name, value in draws.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}-{os.getpid()}.tmp.npz")
-    np.savez(temporary, **{name: np.asarray(value, np.float32) for name, value in draws.items()})  # pyright: ignore
+    np.savez(temporary, allow_pickle=False, **draws)
     os.replace(temporary, path)
-    return dict(draws)
+    return draws
 
 
 def run(

@@ -22,11 +22,11 @@ def plan() -> list[Cell]:
             yield from (Cell(task=task, method="lf", sites=50, budget=budget) for task in TASKS)
         for sites in (1, 10, 20, 100):
             yield from (Cell(task=task, method="lf", sites=sites, budget=5_000) for task in TASKS)
+        for sites in (20, 50):
+            yield from (Cell(task=task, method="reference", sites=sites, budget=5_000) for task in TASKS)
         for method in _ABLATIONS:
             scale = effective_scale(method, "small")
             yield from (Cell(task=task, method=method, scale=scale, sites=20, budget=5_000) for task in TASKS)
-        for sites in (20, 50):
-            yield from (Cell(task=task, method="reference", sites=sites, budget=5_000) for task in TASKS)
 
     return list(cells())
 

@@ -14,6 +14,7 @@ from hsbi.inference.pf import break_stick, choose_simulated
 
 SITES, BUDGET = 4, 61
 X = np.array([0.5, -1.0, 2.0, 4.0], np.float32)
+Y = np.array([0.1, 0.3, -0.7, 1.5], np.float32)
 
 
 def lines(x, y=None):
@@ -95,14 +96,14 @@ def test_other_posteriors_are_refused():
 def test_a_brief_run_answers_for_any_number_of_sites_and_is_saved(brief, tmp_path):
     config = dataclasses.replace(brief["posterior_config"], num_ode_steps=3)
     pf = hsbi.PF(lines, num_simulations=200, num_samples=7, posterior_config=config, progress=False)
-    pf.run(jax.random.key(0), X, y=X)
+    pf.run(jax.random.key(0), X, y=Y)
     assert pf.ledger.total == 200
     assert {name: value.shape for name, value in pf.get_samples().items()} == {"slope": (7,), "level": (7, SITES)}
-    draws = pf.sample(jax.random.key(1), X[:2], y=X[:2])
+    draws = pf.sample(jax.random.key(1), X[:2], y=Y[:2])
     assert draws["level"].shape == (7, 2)
     pf.save(tmp_path / "pf.hsbi")
     loaded = hsbi.load(tmp_path / "pf.hsbi", lines, progress=False)
     assert type(loaded) is hsbi.PF
     assert loaded.posterior_config == config
-    for name, value in loaded.sample(jax.random.key(1), X[:2], y=X[:2]).items():
+    for name, value in loaded.sample(jax.random.key(1), X[:2], y=Y[:2]).items():
         np.testing.assert_array_equal(value, draws[name])
