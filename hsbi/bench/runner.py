@@ -42,7 +42,7 @@ def exact_draws(
     draws = {name: np.asarray(value, np.float32) for name, value in draws.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}-{os.getpid()}.tmp.npz")
-    np.savez(temporary, allow_pickle=False, **draws)
+    np.savez(temporary, **draws)  # pyright: ignore[reportArgumentType]
     os.replace(temporary, path)
     return draws
 
