@@ -201,8 +201,12 @@ def _generate_sets(posterior: JointPosterior, source: Synthetic, key: Array, num
             values[shape.name] = standardize(transform, transform.decode(value))
         return Batch(index, latents, Observed(values, design, mask))
 
-    chunk = max(1, _MAX_ROWS // source.num_sites[1])
-    return jit(lambda keys: jax.lax.map(one, keys, batch_size=chunk))(jax.random.split(key, num_sets))
+    # Batches of lax.map cannot have arrays without entries, such as those of no covariates; a loop of its own can.
+    chunk = min(num_sets, max(1, _MAX_ROWS // source.num_sites[1]))
+    number = -(-num_sets // chunk)
+    keys = jax.random.split(key, number * chunk).reshape(number, chunk)
+    drawn = jit(lambda keys: jax.lax.map(jax.vmap(one), keys))(keys)
+    return jax.tree.map(lambda array: array.reshape(number * chunk, *array.shape[2:])[:num_sets], drawn)
 
 
 def _take_some(key: Array, batch: Any, number: int) -> Any:
