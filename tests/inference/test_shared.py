@@ -77,3 +77,25 @@ def test_what_a_configuration_cannot_do_is_refused():
     source: Any = types.SimpleNamespace(program=types.SimpleNamespace(route="pick", reason="it was told to."))
     with pytest.raises(ValueError, match="needs a program that can be run for one site alone: it was told to"):
         fit_shared(jax.random.key(0), hsbi.JointConfig(shared=True), source, nothing)
+
+
+@pytest.mark.slow
+def test_a_shared_network_answers_without_surrogates(monkeypatch, brief):
+    # Seven data sets of three sites at once, so that the last ones are made in a part of its own.
+    monkeypatch.setattr("hsbi.inference.shared._MAX_ROWS", 21)
+    fit = brief["posterior_config"].head
+    config = hsbi.JointConfig(width=16, heads=2, num_blocks=1, batch_size=8, num_ode_steps=3, fit=fit, shared=True)
+    task = TASKS["gaussian_mixture"]
+    lf = hsbi.LF(
+        task.model, num_simulations=50, num_samples=6, posterior_config=config, observed=("y",), progress=False
+    )
+    _, y = task.draw(jax.random.key(0), 3)
+    lf.run(jax.random.key(1), 3, y=y)
+    assert lf.ledger.total == 50
+    assert {name: value.shape for name, value in lf.get_samples().items()} == {
+        **{"mu_g": (6,), "sigma_g": (6,)},
+        "eta": (6, 3),
+    }
+    assert lf.surrogate == {}
+    with pytest.raises(ValueError, match="There is no surrogate to draw observations from"):
+        lf.posterior_predictive(jax.random.key(2))
