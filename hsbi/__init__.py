@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hsbi.inference.direct import Direct
     from hsbi.inference.joint import JointConfig
     from hsbi.inference.lf import LF
+    from hsbi.inference.pf import PF
     from hsbi.inference.posterior import FactorizedConfig
     from hsbi.inference.saved import load
     from hsbi.inference.surrogate import SurrogateConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LF",
+    "PF",
     "Direct",
     "FactorizedConfig",
     "FitConfig",
@@ -43,6 +45,7 @@ _HOMES = {
     "FitConfig": "hsbi.training.fit",
     "JointConfig": "hsbi.inference.joint",
     "LF": "hsbi.inference.lf",
+    "PF": "hsbi.inference.pf",
     "Simulator": "hsbi.model.simulator",
     "Store": "hsbi.simulation.store",
     "Structure": "hsbi.model.structure",

@@ -59,7 +59,7 @@ def quick_compilation() -> Iterator[None]:
 def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HSBI_NO_PROGRESS", "1")
-    for module in ("surrogate", "stages", "joint"):
+    for module in ("surrogate", "stages", "joint", "shared"):
         monkeypatch.setattr(f"hsbi.inference.{module}.fit", do_not_train)
     weeks = jnp.tile(jnp.linspace(0.0, 51.0, 6), (4, 1))
     namespace: dict[str, Any] = {"simulate_city": simulate_city, "weeks": weeks, "cases": 0.5 + 0.01 * weeks}

@@ -14,5 +14,5 @@ def test_dir_lists_the_public_names():
 
 
 def test_unknown_name_lists_the_public_ones():
-    with pytest.raises(AttributeError, match="no attribute 'simulator'; public names are LF, Direct"):
+    with pytest.raises(AttributeError, match="no attribute 'simulator'; public names are LF, PF, Direct"):
         hsbi.simulator  # noqa: B018

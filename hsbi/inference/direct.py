@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,14 @@ import numpy as np
 from jax import Array
 
 from hsbi.inference.arrays import (
+    Design,
     fit_coordinates,
     observation_shapes,
     observation_supports,
     read_design,
 )
 from hsbi.inference.base import Inference
-from hsbi.inference.batch import Batch, Observed, Stored, View
+from hsbi.inference.batch import Batch, Observed, Stored, View, at_sites
 from hsbi.inference.features import fit_features
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
@@ -33,6 +34,22 @@ from hsbi.simulation.shelf import Shelf
 from hsbi.training import Progress, jit
 
 _HELD_OUT = 0.1
+
+
+class DataSets(NamedTuple):
+    """Simulated data sets, data sets first.
+
+    Attributes:
+        index: The program's site that each site of a data set stands for, `[B, S]`.
+        mask: `[B, S]`, true where a site was simulated.
+        values: Latents by name, in canonical layout.
+        observations: Observations by name, in canonical layout.
+    """
+
+    index: Array  # pyright: ignore[reportIncompatibleMethodOverride]
+    mask: Array
+    values: dict[str, Array]
+    observations: dict[str, Array]
 
 
 class Direct(Inference):
@@ -125,30 +142,21 @@ class Direct(Inference):
         states = self._open_checkpoint(rng_key, checkpoint)
         started = time.perf_counter()
         prior_key, posterior_key = jax.random.split(rng_key)
-        values, observations = _drop_failed(*self.simulations)
+        sets = self._data_sets(program)
         coordinates, design = fit_coordinates(program, prior_key), read_design(program)
-        shapes, supports = observation_shapes(program.structure), observation_supports(program)
         self._scope = make_scope(program, design)
-        for shape in shapes:
-            self._note_range(shape.name, observations[shape.name])
-        view = View(
-            shapes=shapes,
-            missing=tuple(design.masks),
-            covariates=fit_features((), design.covariates, None),
-            transforms={
-                shape.name: observation_transform(
-                    supports[shape.name], observations[shape.name].reshape(-1, shape.width)
-                )
-                for shape in shapes
-            },
-            inputs={shape.name: fit_features((), design.covariates, design.inputs.get(shape.name)) for shape in shapes},
-        )
+        real = np.asarray(sets.mask)
+        simulated = {name: value if real.all() else value[real] for name, value in sets.observations.items()}
+        for name, value in simulated.items():
+            self._note_range(name, value)
+        view = fit_view(program, design, simulated)
 
-        def one(values: dict[str, Array], data: dict[str, Array]) -> Batch:
-            observed: Observed = view.observe(data, design)
-            return Batch(jnp.arange(program.num_sites), coordinates.encode(program, values), observed)
+        def one(own: DataSets) -> Batch:
+            there, seen = at_sites(program, design, own.index)
+            observed: Observed = view.observe(own.observations, seen)._replace(site_mask=own.mask)
+            return Batch(own.index, coordinates.encode(there, own.values), observed)
 
-        batch = jit(jax.vmap(one))(values, observations)
+        batch = jit(jax.vmap(one))(sets)
         num_held_out = max(1, int(_HELD_OUT * batch.index.shape[0]))
         held_out = jax.tree.map(lambda array: array[:num_held_out], batch)
         source = Stored(batch=jax.tree.map(lambda array: array[num_held_out:], batch))
@@ -166,24 +174,51 @@ class Direct(Inference):
         self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
         self.timings["posterior"] = time.perf_counter() - started
 
+    def _data_sets(self, program: Program) -> DataSets:
+        """Give the data sets without failed simulations."""
+        assert self.simulations is not None
+        values, observations = self.simulations
+        everyone = np.ones((next(iter(observations.values())).shape[0], program.num_sites), bool)
+        return usable_sets(everyone, values, observations)
 
-def _drop_failed(values: dict[str, Array], observations: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+
+def fit_view(program: Program, design: Design, observations: dict[str, Array]) -> View:
+    """Show networks the observations of a program, with transforms fitted to simulated ones, `[rows, ...]` each."""
+    shapes, supports = observation_shapes(program.structure), observation_supports(program)
+    return View(
+        shapes=shapes,
+        missing=tuple(design.masks),
+        covariates=fit_features((), design.covariates, None),
+        transforms={
+            shape.name: observation_transform(supports[shape.name], observations[shape.name].reshape(-1, shape.width))
+            for shape in shapes
+        },
+        inputs={shape.name: fit_features((), design.covariates, design.inputs.get(shape.name)) for shape in shapes},
+    )
+
+
+def usable_sets(mask: np.ndarray, values: dict[str, Array], observations: dict[str, Array]) -> DataSets:
     """Leave out data sets with a simulation that failed.
 
     That loses nothing: observed data are valid, and given the data the latents of valid data sets are distributed as
     those of all.
+
+    Args:
+        mask: Which sites were simulated, `[B, S]`.
+        values: Latents by name.
+        observations: Observations by name.
     """
-    usable = np.ones(next(iter(observations.values())).shape[0], bool)
+    usable = np.ones(len(mask), bool)
     for value in (*values.values(), *observations.values()):
         array = np.asarray(value)
         good = np.isfinite(array) if array.dtype.kind == "f" else array != np.iinfo(array.dtype).min
         usable &= np.all(good, axis=tuple(range(1, array.ndim)))
-    if usable.all():
-        return values, observations
     kept = np.flatnonzero(usable)
     if kept.size < 2:
         raise ValueError(
             f"{kept.size} of {usable.size} data sets are without failed simulations, expected at least 2. "
             "Check the simulator, or raise num_simulations."
         )
-    return jax.tree.map(lambda array: array[kept], (values, observations))
+    index = jnp.broadcast_to(jnp.arange(mask.shape[1]), mask.shape)
+    sets = DataSets(index, jnp.asarray(mask), values, observations)
+    return sets if usable.all() else jax.tree.map(lambda array: array[kept], sets)

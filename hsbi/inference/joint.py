@@ -17,6 +17,7 @@ from hsbi.inference.batch import Batch, Observed, Stored, Synthetic, View
 from hsbi.model.program import Program
 from hsbi.model.structure import Structure
 from hsbi.networks.embedding import JointField, TokenEmbedding
+from hsbi.networks.flat import FlatField
 from hsbi.networks.mlp import apply, compress
 from hsbi.tokens import Layout, Tokens, Variable, make_layout, pack, unpack
 from hsbi.training import Checkpoint, FitConfig, Progress, fit, jit, no_progress
@@ -32,9 +33,12 @@ class JointConfig:
 
     Attributes:
         width: Width of tokens.
-        num_blocks: Transformer blocks.
+        num_blocks: Transformer blocks; without attention, hidden layers.
         heads: Attention heads.
         grouping: Whether tokens carry a group embedding.
+        attention: Whether tokens see each other by attention. If not, one multilayer perceptron takes them all, and the
+            number of sites is fixed.
+        shared: Whether the network also generates observations, so that `LF` needs no surrogates.
         batch_size: Data sets in a batch.
         num_ode_steps: Midpoint steps of a draw, or None for an adaptive solver.
         tolerance: Relative and absolute tolerance of the adaptive solver.
@@ -47,12 +51,22 @@ class JointConfig:
     num_blocks: int = 2
     heads: int = 16
     grouping: bool = True
+    attention: bool = True
+    shared: bool = False
     batch_size: int = 100
     num_ode_steps: int | None = None
     tolerance: float = 1e-5
     chunk: int = 100
     fit: FitConfig = _FIT
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be combined."""
+        if self.shared and not self.attention:
+            raise ValueError(
+                "JointConfig has shared=True and attention=False, but the network of single sites and of many takes "
+                "any number of tokens only with attention. Change one of them."
+            )
 
 
 @jax.tree_util.register_dataclass
@@ -94,9 +108,11 @@ class JointPosterior:
         return cls(config=config, layout=layout, coordinates=coordinates, view=view)
 
     @property
-    def field(self) -> JointField:
+    def field(self) -> JointField | FlatField:
         """The network."""
         config, layout = self.config, self.layout
+        if not config.attention:
+            return FlatField(config.width, config.num_blocks, layout.width, config.dtype)
         embedding = TokenEmbedding(
             width=config.width,
             num_variables=len(layout.variables),
@@ -113,6 +129,11 @@ class JointPosterior:
             raise ValueError(
                 f"The data have {num_sites} sites, but the joint posterior has group embeddings for "
                 f"{self.layout.num_sites}. Train it with num_sites=(low, {num_sites}), or use FactorizedConfig."
+            )
+        if num_sites != self.layout.num_sites and not self.config.attention:
+            raise ValueError(
+                f"The data have {num_sites} sites, but without attention the joint posterior is for "
+                f"{self.layout.num_sites} sites only. Pass data of as many, or use JointConfig(attention=True)."
             )
         layout = dataclasses.replace(self.layout, num_sites=num_sites)
         tokens = self._pack(layout, observed)
@@ -173,15 +194,28 @@ class JointPosterior:
         def velocity(x: Array, t: Array) -> Array:
             values = jnp.concatenate([x, tokens.values[..., number:, :]], axis=-2)
             masked = jnp.where(tokens.mask, values, 0.0)
+            if self.config.shared:
+                times = token_times(t, np.arange(layout.num_tokens) < number, real.shape)
+                out = apply(self.field, weights, masked, tokens.inputs, real, times, fields, layout.num_tokens)
+                return out[..., :number, :]
             return apply(self.field, weights, masked, tokens.inputs, real, t, fields, number)
 
         return velocity
 
     def batch_tokens(self, batch: Batch) -> Tokens:
         """Lay out a batch of data sets."""
-        return jax.vmap(lambda latents, observed: self._pack(self.layout, observed, latents))(
-            batch.latents, batch.observed
-        )
+        layout = self.layout_of(batch)
+        return jax.vmap(lambda latents, observed: self._pack(layout, observed, latents))(batch.latents, batch.observed)
+
+    def layout_of(self, batch: Batch) -> Layout:
+        """Give the layout of a batch by its number of sites."""
+        return dataclasses.replace(self.layout, num_sites=batch.index.shape[1])
+
+
+def token_times(t: Array, target: np.ndarray, shape: tuple[int, ...]) -> Array:
+    """Give every token its flow time, `[..., T]`: tokens that are given rather than generated have arrived."""
+    t = jnp.asarray(t, jnp.float32)
+    return jnp.where(target, jnp.broadcast_to(t.reshape(t.shape + (1,) * (len(shape) - t.ndim)), shape), 1.0)
 
 
 def _repeat(tokens: Tokens, number: int) -> Tokens:
@@ -211,7 +245,7 @@ class _Match:
         return self._of_batch(params, data.held_out, data, data.key)
 
     def _of_batch(self, params: Any, batch: Batch, data: JointTraining, key: Array) -> Array:
-        posterior, layout = data.posterior, data.posterior.layout
+        posterior, layout = data.posterior, data.posterior.layout_of(batch)
         tokens = posterior.batch_tokens(batch)
         number = layout.num_parameters
         site_mask = batch.observed.site_mask
@@ -259,7 +293,7 @@ def fit_joint(
 @jit
 def _initialize(posterior: JointPosterior, key: Array, batch: Batch) -> Any:
     tokens = posterior.batch_tokens(batch)
-    layout = posterior.layout
+    layout = posterior.layout_of(batch)
     real = jnp.any(tokens.mask, axis=-1)
     t = jnp.zeros(())
     return posterior.field.init(key, tokens.values, tokens.inputs, real, t, layout.fields(), layout.num_parameters)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from hsbi.inference.arrays import (
+    Coordinates,
     Design,
     fit_coordinates,
     observation_shapes,
@@ -28,6 +29,7 @@ from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
 from hsbi.inference.rows import Raw
 from hsbi.inference.scope import make_scope
+from hsbi.inference.shared import fit_shared
 from hsbi.inference.stages import fit_posterior
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig
 from hsbi.inference.surrogate_fit import find_usable, fit_surrogate
@@ -198,7 +200,12 @@ class LF(Inference):
         started = time.perf_counter()
         coordinates = fit_coordinates(program, prior_key)
         design = read_design(program)
+        self._scope = make_scope(program, design, hidden=self.missing > 0, many=self._groups is not None)
         simulations = _with_finite_latents(simulations)
+        if isinstance(self.posterior_config, JointConfig) and self.posterior_config.shared:
+            self._fit_shared(posterior_key, self.posterior_config, coordinates, design, simulations, states)
+            self.timings["posterior"] = time.perf_counter() - started
+            return
         surrogates, valid = self._fit_surrogates(surrogate_key, program, simulations, design, states)
         self.surrogate = {surrogate.shape.name: surrogate for surrogate in surrogates}
         self.validity = self._fit_validity(surrogate_key, program, simulations, design, valid, states)
@@ -214,7 +221,6 @@ class LF(Inference):
             missing=self.missing,
             groups=self._groups,
         )
-        self._scope = make_scope(program, design, hidden=self.missing > 0, many=self._groups is not None)
         self._fit_posterior(posterior_key, held_out_key, source, states)
         self.timings["posterior"] = time.perf_counter() - started
 
@@ -305,6 +311,32 @@ class LF(Inference):
             self.posterior, losses = fit_posterior(
                 key, source.program, posterior, source, held_out, progress=self._progress, checkpoint=states
             )
+        self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
+
+    def _fit_shared(
+        self,
+        key: Array,
+        config: JointConfig,
+        coordinates: Coordinates,
+        design: Design,
+        simulations: Simulations,
+        states: Checkpoint | None,
+    ) -> None:
+        program = self._program
+        assert program is not None
+        for name, value in simulations.observations.items():
+            self._note_range(name, value)
+        source = Synthetic(
+            num_sites=self._site_range(program.structure),
+            program=program,
+            coordinates=coordinates,
+            surrogates=(),
+            design=design,
+        )
+        self.surrogate, self.validity = {}, None
+        self.posterior, losses = fit_shared(
+            key, config, source, simulations, progress=self._progress, checkpoint=states
+        )
         self.losses.update({f"posterior: {stage}": value for stage, value in losses.items()})
 
     def _check_range(self, program: Program) -> None:

@@ -19,6 +19,7 @@ from hsbi.inference.identity import describe_arguments, probe_densities, same_nu
 from hsbi.inference.joint import JointConfig, JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
+from hsbi.inference.pf import PF
 from hsbi.inference.posterior import FactorizedConfig, Posterior, Weights
 from hsbi.inference.refine import Refinement
 from hsbi.inference.scope import Scope
@@ -36,7 +37,7 @@ from hsbi.training.archive import read_archive, write_archive
 from hsbi.training.facts import list_differences
 
 _KIND, _VERSION = "estimator", 1
-_ESTIMATORS: dict[str, type[Inference]] = {"Direct": Direct, "LF": LF}
+_ESTIMATORS: dict[str, type[Inference]] = {"Direct": Direct, "LF": LF, "PF": PF}
 # All that a file can make: nothing else is ever constructed, and each has exactly the fields that were saved.
 _CLASSES: dict[str, type] = {
     "Classifier": Classifier,
@@ -112,7 +113,7 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], *, progress: P
         progress: Whether to show progress bars, or a callback that does.
 
     Returns:
-        The `LF` or `Direct` that was saved, without its simulations and draws.
+        The `LF`, `Direct` or `PF` that was saved, without its simulations and draws.
 
     Raises:
         ValueError: If the file is damaged, foreign or newer, or if the model is another one, with all that differs.

@@ -198,6 +198,55 @@ def simulate_given(
     return _to_jax(run_rows(run, total, job).observations)
 
 
+def simulate_chosen(
+    program: Program,
+    key: Array,
+    values: Mapping[str, Array],
+    draws: np.ndarray,
+    sites: np.ndarray,
+    *,
+    ledger: "Ledger | None" = None,
+    phase: str = "simulate",
+    progress: Progress | None = None,
+    caller: Caller | None = None,
+) -> dict[str, Array]:
+    """Simulate some sites of some draws, and no others.
+
+    Args:
+        program: The program, by any route but `whole`.
+        key: The key of all rows; row i uses `fold_in(key, i)`.
+        values: Every latent, draws first, then the canonical layout.
+        draws: The draw of each row.
+        sites: The site of each row.
+        ledger: Counts the simulator calls that are made, one per row.
+        phase: The phase they are counted under.
+        progress: Called with the rows done, their total, and a note.
+        caller: Where host simulators run; in this process by default.
+
+    Returns:
+        By observation, rows first, without the site axis.
+    """
+    if program.route == "whole":
+        raise ValueError(
+            f"The sites to simulate cannot be chosen: {program.reason} Simulate whole data sets, as hsbi.Direct does."
+        )
+    structure = with_num_sites(program.structure, 1)
+    in_memory = structure if program.route == "resize" else program.structure
+    job = _make_job(program, structure, ledger, phase, progress, None, caller, None, in_memory)
+    given = {name: jnp.asarray(value) for name, value in values.items()}
+    collect = bool(job.plan.hosts)
+
+    def run(numbers: np.ndarray) -> Row:
+        own = np.minimum(numbers, len(draws) - 1)
+        chosen = {name: value[draws[own]] for name, value in given.items()}
+        return _chosen_rows(program, key, jnp.asarray(numbers), jnp.asarray(sites[own]), chosen, collect)
+
+    rows = run_rows(run, len(draws), job)
+    return _to_jax(
+        {name: value[:, 0] if has_sites(structure, name) else value for name, value in rows.observations.items()}
+    )
+
+
 def simulate_all(
     program: Program,
     key: Array,
@@ -328,3 +377,26 @@ def _given_rows(program: Program, key: Array, numbers: Array, values: dict[str, 
         return run_once(program, jax.random.fold_in(key, number), latent, collect)
 
     return jax.vmap(one)(numbers, values)
+
+
+@partial(jax.jit, static_argnames="collect")
+def _chosen_rows(
+    program: Program, key: Array, numbers: Array, sites: Array, values: dict[str, Array], collect: bool
+) -> Row:
+    resized = program.route == "resize"
+
+    def one(number: Array, site: Array, value: dict[str, Array]) -> Row:
+        if resized:
+            value = {
+                name: own[site][None] if has_sites(program.structure, name) else own for name, own in value.items()
+            }
+
+        def latent(visit: Visit) -> Array:
+            return restore(visit.site, value[visit.site.name])
+
+        row_key = jax.random.fold_in(key, number)
+        if resized:
+            return run_once(take_sites(program, site[None]), row_key, latent, collect)
+        return run_once(program, row_key, latent, collect, site)
+
+    return jax.vmap(one)(numbers, sites, values)

@@ -11,7 +11,7 @@ import hsbi
 from hsbi.model.draws import draw_latents
 from hsbi.model.program import Program
 from hsbi.model.routes import bind
-from hsbi.model.simulate import calls_per_site, simulate_all, simulate_given, simulate_sites
+from hsbi.model.simulate import calls_per_site, simulate_all, simulate_chosen, simulate_given, simulate_sites
 from hsbi.simulation import Ledger
 from tests.model.programs import CountingSimulator, host_model, schools_program
 
@@ -168,3 +168,22 @@ def test_refusals(schools):
         simulate_given(schools, jax.random.key(0), {"mu": values["mu"], "theta": values["theta"]})
     with pytest.raises(ValueError, match=r"have \[2, 3\] draws"):
         simulate_given(schools, jax.random.key(0), {**values, "mu": jnp.zeros(2)})
+
+
+@pytest.mark.parametrize(("padding", "route"), [(0, "resize"), (5, "pick")])
+def test_chosen_sites_are_simulated_at_their_latents_and_no_others(padding, route):
+    simulator = CountingSimulator()
+    program = bind(host_model(simulator, padding=padding), (X,), {})
+    assert program.route == route
+    values = draw_latents(program, jax.random.key(0), 3)
+    draws, sites = np.array([0, 0, 1, 2, 2, 2]), np.array([4, 1, 0, 3, 2, 1])
+    ledger = Ledger()
+    found = simulate_chosen(program, jax.random.key(1), values, draws, sites, ledger=ledger)
+    assert simulator.calls == ledger["simulate"] == 6
+    np.testing.assert_allclose(found["y"][:, 0], np.asarray(values["eta"])[draws, sites], rtol=1e-6)
+    np.testing.assert_allclose(found["y"][:, 1], X[sites])
+
+
+def test_sites_cannot_be_chosen_from_whole_runs(schools):
+    with pytest.raises(ValueError, match="sites to simulate cannot be chosen: it was told to"):
+        simulate_chosen(with_route(schools, "whole"), jax.random.key(0), {}, np.zeros(1, int), np.zeros(1, int))
