@@ -20,6 +20,7 @@ PAGES = [
     pytest.param("docs/benchmark.md"),
     pytest.param("README.md", marks=pytest.mark.slow),
     pytest.param("docs/inference.md", marks=pytest.mark.slow),
+    pytest.param("docs/observations.md", marks=pytest.mark.slow),
     pytest.param("docs/estimators.md", marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param("docs/simulations.md", marks=pytest.mark.slow),
 ]
@@ -59,8 +60,9 @@ def quick_compilation() -> Iterator[None]:
 def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HSBI_NO_PROGRESS", "1")
-    for module in ("surrogate", "stages", "joint", "shared"):
+    for module in ("surrogate_fit", "stages", "joint", "shared"):
         monkeypatch.setattr(f"hsbi.inference.{module}.fit", do_not_train)
+    monkeypatch.setattr("hsbi.inference.stages.fit_refinement", lambda *args: (None, None))
     weeks = jnp.tile(jnp.linspace(0.0, 51.0, 6), (4, 1))
     namespace: dict[str, Any] = {"simulate_city": simulate_city, "weeks": weeks, "cases": 0.5 + 0.01 * weeks}
     blocks = python_blocks(page)

@@ -22,6 +22,7 @@ from hsbi.training import jit
 # Data sets that are kept: about as many as have so many sites in all, within bounds.
 _KEPT_SITES, _MIN_KEPT, _MAX_KEPT = 2**19, 2048, 16_384
 _HELD_OUT = 0.2
+_STEPS_PER_BATCH = 8
 # Data sets whose residuals are larger do not steer: they are of the far tails of a heavy-tailed prior.
 _MAX_RESIDUAL = 6.0
 # The opinion is followed if that improves the held-out loss by more than this many standard errors.
@@ -85,7 +86,8 @@ def fit_refinement(
     """
     draw_key, noise_key = jax.random.split(key)
     wanted = max(_MIN_KEPT, min(_MAX_KEPT, _KEPT_SITES // source.num_sites[1]))
-    num_batches = -(-wanted // num_sets)
+    # No more than a share of what the network was trained on, so that brief settings stay brief.
+    num_batches = min(-(-wanted // num_sets), max(2, modules.config.head.num_steps // _STEPS_PER_BATCH))
     context, residual, opinion = _collect(modules, num_sets, num_batches, head, draw_key, program, posterior, source)
     num_held_out = int(_HELD_OUT * residual.shape[0])
     refinement, gains = _solve(residual, opinion, num_held_out)
