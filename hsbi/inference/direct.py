@@ -89,6 +89,11 @@ class Direct(Inference):
             executor: Any `concurrent.futures.Executor` to run host simulators instead of `workers`.
             store: A folder where simulations are kept as they are made, and found again by the same call.
         """
+        if isinstance(posterior_config, JointConfig) and posterior_config.shared:
+            raise ValueError(
+                "posterior_config has shared=True, but Direct has no surrogates whose place a network could take. "
+                "Use hsbi.LF, or JointConfig(shared=False)."
+            )
         super().__init__(
             model,
             num_simulations=num_simulations,

@@ -101,6 +101,11 @@ def test_direct_spends_whole_data_sets_within_its_budget(brief):
         direct.posterior_predictive(jax.random.key(1))
 
 
+def test_direct_refuses_a_shared_network():
+    with pytest.raises(ValueError, match="Direct has no surrogates"):
+        hsbi.Direct(simulator_model, num_simulations=7, posterior_config=hsbi.JointConfig(shared=True))
+
+
 def test_direct_refuses_a_budget_below_two_data_sets(brief):
     direct = hsbi.Direct(simulator_model, num_simulations=7, progress=False)
     with pytest.raises(ValueError, match="takes 4 simulator calls, and num_simulations is 7"):
