@@ -9,9 +9,9 @@ from hsbi.inference.arrays import Design
 from hsbi.model.data import site_covariates
 from hsbi.model.program import Program
 
-# Covariates may leave their trained range by this fraction of it; what networks make of functional inputs outside
-# theirs is arbitrary.
-_MARGIN = 0.5
+# Covariates may leave their trained range by the first fraction of it, functional inputs by the second: what networks make
+# of inputs further out is arbitrary.
+_MARGIN, _INPUT_MARGIN = 0.5, 0.05
 # Rounding.
 _TINY = 1e-6
 
@@ -33,10 +33,22 @@ class Scope:
     pattern: dict[str, np.ndarray]
 
     def complaints(self, program: Program, design: Design) -> list[str]:
-        """Say in what respects a design lies outside."""
+        """Say in what respects a design lies outside.
+
+        Raises:
+            ValueError: If it has other covariates.
+        """
         found = make_scope(program, design)
+        if found.covariates.keys() != self.covariates.keys():
+            raise ValueError(
+                f"The arguments give {_list(found.covariates)}, but the posterior was trained with "
+                f"{_list(self.covariates)}. Pass the same arguments as for training."
+            )
         notes = []
-        for own, theirs, slack in ((self.covariates, found.covariates, _MARGIN), (self.inputs, found.inputs, 0.0)):
+        for own, theirs, slack in (
+            (self.covariates, found.covariates, _MARGIN),
+            (self.inputs, found.inputs, _INPUT_MARGIN),
+        ):
             for name, (low, high) in theirs.items():
                 first, last = own.get(name, (low, high))
                 room = slack * (last - first) + _TINY * max(1.0, abs(first), abs(last))
@@ -106,6 +118,10 @@ def _counts(program: Program, pattern: dict[str, np.ndarray], fewest: int | None
             low = high = per_site
         counts[name] = (low if fewest is None else fewest, high)
     return counts
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(names) or "no covariates"
 
 
 def _equal(ours: np.ndarray, theirs: np.ndarray | None) -> bool:

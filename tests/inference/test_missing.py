@@ -102,16 +102,18 @@ def plain(y=None, known=True):
 def test_the_pattern_of_the_data_is_trained_for_without_asking(brief):
     y = jnp.array([1.0, jnp.nan, 0.3, -0.5, 2.0])
     lf = hsbi.LF(plain, num_simulations=200, num_samples=20, **brief)
-    lf.run(jax.random.key(0), y=y)
-    # By `mask` the same values are missing, and what stands there does not matter.
     known = jnp.array([True, False, True, True, True])
+    lf.run(jax.random.key(0), y=y, known=known)
+    # By `mask` the same values are missing, and what stands there does not matter.
     draws = [
         lf.sample(jax.random.key(1), y=y.at[1].set(value), known=known)["center"] for value in (jnp.nan, 5.0, -70.0)
     ]
     np.testing.assert_array_equal(draws[0], draws[1])
     np.testing.assert_array_equal(draws[0], draws[2])
     with pytest.warns(UserWarning, match="another pattern of missing values of 'y'"):
-        lf.sample(jax.random.key(1), y=jnp.roll(y, 1))
+        lf.sample(jax.random.key(1), y=jnp.roll(y, 1), known=jnp.ones(5, bool))
+    with pytest.raises(ValueError, match="no covariates, but the posterior was trained with covariate 'known'"):
+        lf.sample(jax.random.key(1), y=y)
 
 
 def test_missing_values_are_refused_by_a_posterior_of_complete_data(schools):

@@ -218,7 +218,7 @@ def test_simulations_that_all_failed_are_refused():
 def test_a_few_held_out_rows_keep_no_network(monkeypatch):
     """However large the gain: the standard error of a few rows means nothing."""
     for number, kept in ((7, False), (8, True)):
-        monkeypatch.setattr("hsbi.inference.surrogate._gains", lambda *_, n=number: np.linspace(1.0, 1.1, n))
+        monkeypatch.setattr("hsbi.inference.surrogate_fit._gains", lambda *_, n=number: np.linspace(1.0, 1.1, n))
         rows_held_out = Rows(np.zeros((number, 1, 1)), np.zeros((number, 1, 1)), np.ones(number), np.arange(number))
         assert _helps(None, None, None, {"held_out": rows_held_out}) is kept
 
