@@ -25,7 +25,7 @@ from hsbi.inference.features import fit_features, flatten_parameters
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
 from hsbi.inference.stages import fit_posterior
-from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate
+from hsbi.inference.surrogate import Rows, Surrogate, SurrogateConfig, fit_surrogate, held_out_simulations
 from hsbi.inference.validity import Validity, fit_validity
 from hsbi.model.host import Status
 from hsbi.model.program import Program
@@ -113,6 +113,8 @@ class LF(Inference):
         self.surrogate: dict[str, Surrogate] = {}
         self.invalid = invalid
         self.validity: Validity | None = None
+        # Simulations that no surrogate was fitted to, by observation; rows of those with finite latents.
+        self._held_out: dict[str, np.ndarray] = {}
 
     def _simulate(self, key: Array, program: Program) -> Simulations:
         """Simulate one site at a time until the budget is spent."""
@@ -202,6 +204,7 @@ class LF(Inference):
             # Failures were reported as they happened; what else is not usable is reported by the surrogate.
             known = np.repeat(simulations.status[shape.name] == Status.OK, shape.replicates) | finite.ravel()
             rows = rows if known.all() else rows.take(np.flatnonzero(known))
+            self._held_out[shape.name] = held_out_simulations(fit_key, rows, self.surrogate_config.held_out)
             surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress, checkpoint=states)
             surrogates.append(surrogate)
             self.losses.update({f"surrogate of {shape.name}: {stage}": value for stage, value in losses.items()})
@@ -271,6 +274,26 @@ class LF(Inference):
                 f"num_sites is ({low}, {high}), but the model has {program.num_sites} sites and cannot be run at "
                 f"another number: {program.reason} Leave num_sites at its default."
             )
+
+    def _source(self) -> Synthetic:
+        """Give the source of data sets that the posterior was trained on."""
+        program, posterior = self._program, self._trained()
+        assert program is not None
+        return Synthetic(
+            num_sites=self._site_range(program.structure),
+            program=program,
+            coordinates=posterior.coordinates,
+            surrogates=self._surrogates(),
+            design=read_design(program),
+            validity=self.validity,
+        )
+
+    def _held_out_rows(self, name: str) -> Simulations | None:
+        """Give the simulations that the surrogate of an observation was not fitted to, or None if they are gone."""
+        if self.simulations is None or name not in self._held_out:
+            return None
+        usable, chosen = _with_finite_latents(self.simulations), self._held_out[name]
+        return jax.tree.map(lambda array: array[chosen], usable)
 
     def _surrogates(self) -> tuple[Surrogate, ...]:
         return tuple(self.surrogate.values())

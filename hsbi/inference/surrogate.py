@@ -255,16 +255,29 @@ def fit_surrogate(
 
 def _hold_out(key: Array, rows: Rows, fraction: float) -> tuple[Rows, Rows]:
     """Hold out whole simulations: replicates of one share its parameters, and must not be on both sides."""
+    is_held_out = np.isin(np.asarray(rows.simulation), _choose_held_out(key, rows, fraction))
+    return rows.take(np.flatnonzero(is_held_out)), rows.take(np.flatnonzero(~is_held_out))
+
+
+def _choose_held_out(key: Array, rows: Rows, fraction: float) -> np.ndarray:
     simulations = np.unique(np.asarray(rows.simulation))
     order = np.asarray(jax.random.permutation(key, simulations.size))
-    chosen = simulations[order[: max(1, int(fraction * simulations.size))]]
-    is_held_out = np.isin(np.asarray(rows.simulation), chosen)
-    return rows.take(np.flatnonzero(is_held_out)), rows.take(np.flatnonzero(~is_held_out))
+    return simulations[order[: max(1, int(fraction * simulations.size))]]
+
+
+def held_out_simulations(key: Array, rows: Rows, fraction: float) -> np.ndarray:
+    """List the simulations that `fit_surrogate` holds out with the same key and rows."""
+    usable = np.flatnonzero(_usable(rows))
+    return np.sort(_choose_held_out(jax.random.split(key, 5)[0], rows.take(usable), fraction))
+
+
+def _usable(rows: Rows) -> np.ndarray:
+    return np.all(np.isfinite(rows.values), axis=(1, 2)) & np.all(np.isfinite(rows.features), axis=(1, 2))
 
 
 def _drop_failed(rows: Rows, name: str) -> Rows:
     """Leave out simulations that are not finite, or lie outside the observation's support."""
-    usable = np.all(np.isfinite(rows.values), axis=(1, 2)) & np.all(np.isfinite(rows.features), axis=(1, 2))
+    usable = _usable(rows)
     failed = usable.size - np.count_nonzero(usable)
     if failed == 0:
         return rows
