@@ -39,6 +39,7 @@ class Sets(NamedTuple):
         fit: Gaussian log-likelihood of each site under the surrogates, `[datasets, sites]`; no sites without them.
         fit_draws: The same at the draws, `[datasets, draws, sites]`.
         mask: Which sites are real, `[datasets, sites]`.
+        place: The place of each kept site among all, `[datasets, sites]`.
     """
 
     globals: np.ndarray
@@ -48,6 +49,7 @@ class Sets(NamedTuple):
     fit: np.ndarray
     fit_draws: np.ndarray
     mask: np.ndarray
+    place: np.ndarray
 
     def take(self, rows: np.ndarray) -> "Sets":
         """Select data sets."""
@@ -194,7 +196,7 @@ def _draw_chunk(
 
         truth = finish(latents)
         drawn = jax.vmap(finish)(posterior.sample(own, observed, own_key, num_draws))
-        return Sets(truth[0], drawn[0], truth[1], drawn[1], truth[2], drawn[2], observed.site_mask[kept])
+        return Sets(truth[0], drawn[0], truth[1], drawn[1], truth[2], drawn[2], observed.site_mask[kept], kept)
 
     size = max(1, min(num_sets, _MAX_ROWS // (num_draws * num_sites)))
     return jax.lax.map(one, (batch, jax.random.split(key, num_sets)), batch_size=size)
