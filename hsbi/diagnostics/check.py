@@ -111,9 +111,9 @@ def check(
     drafts += [sizes_line(by_size)] if by_size else []
     real_levels = {}
     if real is not None and source is not None:
-        own = _draw(keys[4], lf, program, real.batch, summary, num_draws, "check: draws for real data", watch)
+        own = _draw(keys[4], lf, program, real.batch, summary, num_draws, "check: draws for real data sets", watch)
         real_levels = calibrate(jax.random.fold_in(keys[3], 1), program.structure, *own)
-        drafts += [level_line(f"{name}, real data", level, _REAL_ADVICE) for name, level in real_levels.items()]
+        drafts += [level_line(f"{name}, real simulator", level, _REAL_ADVICE) for name, level in real_levels.items()]
     surrogates, surrogate_drafts = _check_surrogates(keys[5], lf, program, real, num_simulations)
     observation, local_test = _check_observation(keys[6], lf, program, reference, summary, watch)
     drafts += surrogate_drafts
