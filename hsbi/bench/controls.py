@@ -99,7 +99,8 @@ def draw_sets(seed: int) -> Sets:
     y = mu + sigma[:, None, None] * rng.normal(size=mu.shape)
     keys = jax.random.split(jax.random.key(seed), NUM_DATA_SETS)
     draws = [gaussian_linear.reference(key, one, NUM_DRAWS) for key, one in zip(keys, y, strict=True)]
-    return Sets(sigma, mu, y, *(np.stack([one[name] for one in draws]) for name in ("sigma", "mu")))
+    sigma_draws, mu_draws = (np.stack([one[name] for one in draws]) for name in ("sigma", "mu"))
+    return Sets(sigma, mu, y, sigma_draws, mu_draws)
 
 
 def verdicts(seed: int, sets: Sets) -> dict[str, Verdict]:

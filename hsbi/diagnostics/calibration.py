@@ -1,5 +1,7 @@
 """From draws for many data sets to the checks of each level."""
 
+import itertools
+
 import jax
 import numpy as np
 from jax import Array
@@ -14,7 +16,14 @@ _NUM_SIZES = 3
 _MIN_SETS = 20
 
 
-def calibrate(key: Array, structure: Structure, sets: Sets, sites: np.ndarray, mask: np.ndarray) -> dict[str, LevelCheck]:
+def calibrate(
+    key: Array,
+    structure: Structure,
+    sets: Sets,
+    sites: np.ndarray,
+    mask: np.ndarray,
+    prior: tuple[np.ndarray, np.ndarray],
+) -> dict[str, LevelCheck]:
     """Check globals, locals and both together.
 
     Args:
@@ -23,6 +32,7 @@ def calibrate(key: Array, structure: Structure, sets: Sets, sites: np.ndarray, m
         sets: Data sets with draws.
         sites: Features of all sites' data, `[datasets, sites, features]`.
         mask: Which of all sites are real, `[datasets, sites]`.
+        prior: Prior draws of globals and of locals, `[draws, columns]` each.
     """
     keys = jax.random.split(key, 3)
     summary = summarize_sets(sites, mask)
@@ -32,14 +42,18 @@ def calibrate(key: Array, structure: Structure, sets: Sets, sites: np.ndarray, m
     names = column_names(structure, structure.globals), column_names(structure, structure.locals)
     found: dict[str, LevelCheck] = {}
     if names[0]:
-        found["globals"] = check_globals(keys[0], sets.globals, sets.global_draws, summary, columns=names[0])
+        found["globals"] = check_globals(
+            keys[0], sets.globals, sets.global_draws, summary, columns=names[0], prior=prior[0]
+        )
     if names[1]:
-        found["locals"] = check_locals(keys[1], sets.locals, sets.local_draws, own, columns=names[1], mask=sets.mask)
+        found["locals"] = check_locals(
+            keys[1], sets.locals, sets.local_draws, own, columns=names[1], mask=sets.mask, prior=prior[1]
+        )
     weight = sets.mask[..., None] / sets.mask.sum(1)[:, None, None]
     truths = np.concatenate([sets.globals, np.sum(weight * sets.locals, axis=1)], axis=1)
     draws = np.concatenate([sets.global_draws, np.sum(weight[:, None] * sets.local_draws, axis=2)], axis=2)
     has_fit = bool(np.any(sets.fit)) and bool(np.all(np.isfinite(sets.fit)) and np.all(np.isfinite(sets.fit_draws)))
-    if names[0] and names[1] or has_fit:
+    if (names[0] and names[1]) or has_fit:
         found["joint"] = check_joint(
             keys[2],
             truths,
@@ -58,7 +72,7 @@ def weigh_sizes(level: LevelCheck, num_sites: np.ndarray) -> list[Evidence]:
         return []
     edges = np.unique(np.quantile(num_sites, np.linspace(0, 1, _NUM_SIZES + 1)).round())
     found = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         rows = (num_sites >= low) & ((num_sites < high) | (high == edges[-1]))
         if rows.sum() < _MIN_SETS:
             continue

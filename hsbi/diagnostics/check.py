@@ -26,6 +26,7 @@ from hsbi.diagnostics.simulated import (
     Summary,
     draw_batch,
     draw_posteriors,
+    draw_prior,
     fit_summary,
     flatten,
     site_summaries,
@@ -42,6 +43,8 @@ _MIN_DATA_SETS, _MIN_DRAWS, _MIN_REAL = 50, 19, 20
 # Data sets without draws, to compare the observed data with, by the number of sites; the first have one draw each.
 _REFERENCE_SITES, _MIN_REFERENCE, _MAX_REFERENCE, _NUM_LOCAL = 200_000, 500, 4000, 1000
 _CHUNK_SITES = 2**14
+# Prior draws that contraction is relative to.
+_NUM_PRIOR = 2000
 _ADVICE = {
     "globals": "train the posterior longer: FactorizedConfig(head=..., flow=...) with more num_steps, or wider",
     "locals": "train the posterior longer: FactorizedConfig(flow=...) with more num_steps, or wider",
@@ -105,14 +108,16 @@ def check(
     batch, reference, summary = _make_sets(keys[1], source, real, num_data_sets, lf)
     drafts: list[Draft] = []
     sets, sites, mask = _draw(keys[2], lf, program, batch, summary, num_draws, "check: draws", watch)
-    levels = calibrate(keys[3], program.structure, sets, sites, mask)
+    globals_, locals_ = draw_prior(program, jax.random.fold_in(keys[3], 0), _NUM_PRIOR)
+    prior = np.asarray(globals_, float), np.asarray(locals_, float)
+    levels = calibrate(keys[3], program.structure, sets, sites, mask, prior)
     drafts += [level_line(name, level, _ADVICE[name]) for name, level in levels.items()]
     by_size = weigh_sizes(levels["globals"], mask.sum(1)) if "globals" in levels else []
     drafts += [sizes_line(by_size)] if by_size else []
     real_levels = {}
     if real is not None and source is not None:
         own = _draw(keys[4], lf, program, real.batch, summary, num_draws, "check: draws for real data sets", watch)
-        real_levels = calibrate(jax.random.fold_in(keys[3], 1), program.structure, *own)
+        real_levels = calibrate(jax.random.fold_in(keys[3], 1), program.structure, *own, prior)
         drafts += [level_line(f"{name}, real simulator", level, _REAL_ADVICE) for name, level in real_levels.items()]
     surrogates, surrogate_drafts = _check_surrogates(keys[5], lf, program, real, num_simulations)
     observation, local_test = _check_observation(keys[6], lf, program, reference, summary, watch)

@@ -50,9 +50,9 @@ def write_page(report: "Report", path: str | os.PathLike[str]) -> None:
 
 def _explain() -> str:
     return (
-        f"A report on an exact posterior and surrogate is trusted on all lines in {1 - FALSE_ALARM_RATE:.0%} of checks. "
-        f"Errors are called wrong where they are for certain larger than {MAX_BIAS} standard deviations, or intervals "
-        f"more than {MAX_RATIO - 1:.0%} too wide or narrow."
+        f"A report on an exact posterior and surrogate is trusted on all lines in {1 - FALSE_ALARM_RATE:.0%} of "
+        f"checks. Errors are called wrong where they are for certain larger than {MAX_BIAS} standard deviations, or "
+        f"intervals more than {MAX_RATIO - 1:.0%} too wide or narrow."
     )
 
 

@@ -32,7 +32,7 @@ class LevelCheck:
         distance_ranks: Ranks of the distance to reference points that depend on the data, `[datasets, sites]`.
         mask: Which sites are real, `[datasets, sites]`.
         mean: Posterior means, of the shape of `truths`.
-        contraction: One minus the squared width of the draws relative to that of the truths, likewise.
+        contraction: One minus the squared width of the draws relative to that of the prior, likewise.
         recovery: Rank correlation of true values and posterior means, `[columns]`.
         coverage: Share of true values in central intervals of `COVERAGE_LEVELS`, `[levels, columns]`.
         evidence: The tests, one per set of ranks.
@@ -52,7 +52,13 @@ class LevelCheck:
 
 
 def check_globals(
-    key: Array, truths: np.ndarray, draws: np.ndarray, data: np.ndarray, *, columns: Sequence[str]
+    key: Array,
+    truths: np.ndarray,
+    draws: np.ndarray,
+    data: np.ndarray,
+    *,
+    columns: Sequence[str],
+    prior: np.ndarray | None = None,
 ) -> LevelCheck:
     """Check globals.
 
@@ -62,9 +68,10 @@ def check_globals(
         draws: Posterior draws, `[datasets, draws, columns]`.
         data: Summaries of each data set, `[datasets, features]`.
         columns: Names of the columns.
+        prior: Prior draws that contraction is relative to, `[draws, columns]`; the true values by default.
     """
     mask = np.ones((len(truths), 1), bool)
-    return _check(key, "globals", truths[:, None], draws[:, :, None], data[:, None], mask, columns)
+    return _check(key, "globals", truths[:, None], draws[:, :, None], data[:, None], mask, columns, prior)
 
 
 def check_locals(
@@ -75,6 +82,7 @@ def check_locals(
     *,
     columns: Sequence[str],
     mask: np.ndarray | None = None,
+    prior: np.ndarray | None = None,
 ) -> LevelCheck:
     """Check locals, pooled over sites.
 
@@ -85,9 +93,10 @@ def check_locals(
         data: Summaries of each site's data, `[datasets, sites, features]`.
         columns: Names of the columns.
         mask: Which sites are real, `[datasets, sites]`; all by default.
+        prior: Prior draws that contraction is relative to, `[draws, columns]`; the true values by default.
     """
     mask = np.ones(truths.shape[:2], bool) if mask is None else mask
-    return _check(key, "locals", truths, draws, data, mask, columns)
+    return _check(key, "locals", truths, draws, data, mask, columns, prior)
 
 
 def check_joint(
@@ -124,7 +133,7 @@ def check_joint(
         keys = jax.random.split(jax.random.fold_in(key, 2))
         totals = np.where(real, at_truths, 0).sum(1), np.where(real[:, None], at_draws, 0).sum(2)
         evidence.append(weigh_ranks("log p(y|latents)", sbc_ranks(keys[0], *totals))._replace(derived=True))
-        if real.shape[1] > 1:
+        if real[0].size > 1:
             by_site = sbc_ranks(keys[1], at_truths, at_draws)
             evidence.append(weigh_clusters("log p(y|latents) of a site", by_site, real)._replace(derived=True))
     return dataclasses.replace(level, evidence=tuple(evidence))
@@ -141,6 +150,7 @@ def _check(
     data: np.ndarray,
     mask: np.ndarray,
     columns: Sequence[str],
+    prior: np.ndarray | None = None,
 ) -> LevelCheck:
     truths, draws = as_truths_and_draws(truths, draws)
     if truths.shape[2] != len(columns):
@@ -157,7 +167,7 @@ def _check(
         evidence.append(_weigh(name, ranks[..., column], mask))
         evidence.append(_weigh(f"{name} towards its data", ahead[..., column], mask))
     evidence.append(_weigh(_DISTANCE, distance_ranks, mask)._replace(derived=True))
-    mean = draws.mean(1)
+    mean, prior_width = draws.mean(1), scale if prior is None else robust_width(prior)
     inside = np.abs(ranks[mask] - 0.5) <= COVERAGE_LEVELS[:, None, None] / 2
     return LevelCheck(
         level=level,
@@ -167,7 +177,7 @@ def _check(
         distance_ranks=distance_ranks,
         mask=mask,
         mean=mean,
-        contraction=1 - (robust_width(np.moveaxis(draws, 1, 0)) / scale) ** 2,
+        contraction=1 - (robust_width(np.moveaxis(draws, 1, 0)) / prior_width) ** 2,
         recovery=np.array([_rank_correlation(truths[mask][:, c], mean[mask][:, c]) for c in range(len(columns))]),
         coverage=inside.mean(1),
         evidence=tuple(evidence),
@@ -207,9 +217,7 @@ def _guess(truths: np.ndarray, data: np.ndarray, mask: np.ndarray) -> _Guess:
     return _Guess(center=regress(0.0), reference=regress(1.0))
 
 
-def _distance_ranks(
-    key: Array, truths: np.ndarray, draws: np.ndarray, guess: _Guess, scale: np.ndarray
-) -> np.ndarray:
+def _distance_ranks(key: Array, truths: np.ndarray, draws: np.ndarray, guess: _Guess, scale: np.ndarray) -> np.ndarray:
     """Rank the distance of the truth to the reference among those of the draws, `[datasets, sites]`."""
     own = np.linalg.norm((truths - guess.reference) / scale, axis=-1)
     return sbc_ranks(key, own, np.linalg.norm((draws - guess.reference[:, None]) / scale, axis=-1))
@@ -218,4 +226,4 @@ def _distance_ranks(
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     """Give Spearman's correlation, 0 for a constant."""
     ranks = [np.argsort(np.argsort(values)).astype(float) for values in (x, y)]
-    return 0.0 if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(*ranks)[0, 1])
+    return 0.0 if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(np.stack(ranks))[0, 1])

@@ -36,7 +36,9 @@ def level_line(name: str, check: LevelCheck, advice: str) -> Draft:
             idle = [c for c, value in zip(check.columns, contraction, strict=True) if value < _LITTLE]
             if verdict == "trusted" and idle:
                 finding += f"; data say little of {', '.join(idle[:_MOST_NAMED])}"
-        return Line(name=name, verdict=verdict, finding=finding, advice=_unless_trusted(verdict, advice), p_value=p_value)
+        return Line(
+            name=name, verdict=verdict, finding=finding, advice=_unless_trusted(verdict, advice), p_value=p_value
+        )
 
     return draft
 
@@ -102,7 +104,9 @@ def observation_line(check: ObservationCheck) -> Draft:
             f"{check.labels[farthest]} is farthest out, {check.distance[farthest]:.1f} sd (simulated: up to "
             f"{check.limit[-1]:.1f}); fit p = {show_p(check.total_p_value)}, all p = {show_p(p_value)}"
         )
-        return Line(name="observed data", verdict=verdict, finding=finding, advice=_data_advice(check, strange), p_value=p_value)
+        return Line(
+            name="observed data", verdict=verdict, finding=finding, advice=_data_advice(check, strange), p_value=p_value
+        )
 
     return draft
 
@@ -112,7 +116,9 @@ def _data_advice(check: ObservationCheck, strange: bool) -> str:
         return ""
     outside = check.outside
     if outside:
-        named = ", ".join(outside[:_MOST_NAMED]) + ("" if len(outside) <= _MOST_NAMED else f" and {len(outside) - 3} more")
+        named = ", ".join(outside[:_MOST_NAMED]) + (
+            "" if len(outside) <= _MOST_NAMED else f" and {len(outside) - 3} more"
+        )
         return f"{named} outside what was simulated: check the data, widen the prior, or change the simulator"
     if check.total_p_value == min(check.p_values):
         return "the posterior does not reproduce the data: the model may be wrong; see posterior_predictive"
@@ -155,5 +161,5 @@ def _span(values: np.ndarray) -> str:
 
 def _round_up(number: float) -> int:
     """Round to one significant digit."""
-    unit = 10 ** int(math.floor(math.log10(max(number, 1))))
+    unit = 10 ** math.floor(math.log10(max(number, 1)))
     return int(math.ceil(number / unit) * unit)

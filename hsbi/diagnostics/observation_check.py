@@ -1,4 +1,4 @@
-"""Check observed data on plain arrays: whether they lie within what was simulated, and whether the posterior fits them."""
+"""Check observed data on plain arrays: do they lie within what was simulated, and does the posterior fit them?"""
 
 import dataclasses
 from collections.abc import Sequence

@@ -107,7 +107,7 @@ class Report:
             name: (check.ranks[None], ("chain", "draw", f"{name}_entry")) for name, check in self.surrogates.items()
         }
         plate = self.structure.site_plate
-        return named_groups(groups, coords={} if plate is None else {plate.name: self.places})
+        return named_groups(groups, coords=None if plate is None else {plate.name: self.places.tolist()})
 
     def _by_site(self, check: LevelCheck, values: np.ndarray) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
         """Split columns into sites of the model, with named dims."""

@@ -15,6 +15,7 @@ from hsbi.inference.batch import Batch, Observed, Synthetic, at_sites, site_feat
 from hsbi.inference.joint import JointPosterior
 from hsbi.inference.posterior import Posterior
 from hsbi.inference.surrogate import Surrogate
+from hsbi.model.draws import draw_latents
 from hsbi.model.program import Program
 from hsbi.model.structure import Structure
 from hsbi.model.transforms import compress_tails
@@ -166,10 +167,10 @@ def draw_posteriors(
     most = max(1, _MAX_KEPT // (batch.index.shape[0] * num_draws * columns))
     kept = np.unique(np.linspace(0, num_sites - 1, min(num_sites, most)).round().astype(int))
 
-    def draw(part: Batch, own: Array) -> Sets:
+    def draw(part: Batch, own: Array) -> tuple[Array, ...]:
         return _draw_chunk(posterior, surrogates, program, part, own, jnp.asarray(kept), num_draws)
 
-    return in_chunks(draw, batch, key, update)
+    return Sets(*in_chunks(draw, batch, key, update))
 
 
 @functools.partial(jit, static_argnames="num_draws")
@@ -181,25 +182,41 @@ def _draw_chunk(
     key: Array,
     kept: Array,
     num_draws: int,
-) -> Any:
+) -> tuple[Array, ...]:
     coordinates, structure = posterior.coordinates, program.structure
     num_sets, num_sites = batch.index.shape
 
-    def one(task: tuple[Batch, Array]) -> Any:
+    def one(task: tuple[Batch, Array]) -> tuple[Array, ...]:
         (index, latents, observed), own_key = task
         own = at_sites(program, observed.design, index)[0]
 
         def finish(latent: Latents) -> tuple[Array, Array, Array]:
             values = coordinates.decode(own, latent)
             locals_ = flatten(structure.locals, values, num_sites)[kept]
-            return flatten(structure.globals, values, None), locals_, gaussian_fit(own, surrogates, values, observed)[kept]
+            return (
+                flatten(structure.globals, values, None),
+                locals_,
+                gaussian_fit(own, surrogates, values, observed)[kept],
+            )
 
         truth = finish(latents)
         drawn = jax.vmap(finish)(posterior.sample(own, observed, own_key, num_draws))
-        return Sets(truth[0], drawn[0], truth[1], drawn[1], truth[2], drawn[2], observed.site_mask[kept], kept)
+        return (truth[0], drawn[0], truth[1], drawn[1], truth[2], drawn[2], observed.site_mask[kept], kept)
 
     size = max(1, min(num_sets, _MAX_ROWS // (num_draws * num_sites)))
     return jax.lax.map(one, (batch, jax.random.split(key, num_sets)), batch_size=size)
+
+
+@functools.partial(jit, static_argnames="num_draws")
+def draw_prior(program: Program, key: Array, num_draws: int) -> tuple[Array, Array]:
+    """Draw globals, `[draws, columns]`, and locals of all sites, `[draws * sites, columns]`, from the prior."""
+    structure = program.structure
+
+    def one(values: dict[str, Array]) -> tuple[Array, Array]:
+        return flatten(structure.globals, values, None), flatten(structure.locals, values, program.num_sites)
+
+    globals_, locals_ = jax.vmap(one)(draw_latents(program, key, num_draws))
+    return globals_, locals_.reshape(-1, locals_.shape[-1])
 
 
 def flatten(names: tuple[str, ...], values: Mapping[str, Array], num_sites: int | None) -> Array:

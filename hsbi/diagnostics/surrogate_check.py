@@ -5,6 +5,7 @@ the draws is uniform: what ranks do for a posterior they do for a surrogate as w
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -122,7 +123,7 @@ def _worst_region(name: str, ranks: np.ndarray, parameters: np.ndarray, columns:
     for column, label in enumerate(columns):
         values = parameters[:, column]
         edges = np.unique(np.quantile(values, np.linspace(0, 1, _NUM_REGIONS + 1)))
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in itertools.pairwise(edges):
             rows = np.flatnonzero((values >= low) & ((values < high) | (high == edges[-1])))
             if rows.size >= _MIN_ROWS:
                 where = f"{name} where {label} in [{low:.3g}, {high:.3g}]"

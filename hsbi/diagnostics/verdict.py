@@ -1,7 +1,7 @@
 r"""From evidence to a verdict, with one false-alarm rate for all of a report.
 
-A report has K lines, each with its own tests. With a false-alarm rate of a for the whole report, a line rejects when the
-smallest of its m p-values is below :math:`a / (K m)`, so that by the union bound an exact posterior with an exact
+A report has K lines, each with its own tests. With a false-alarm rate of a for the whole report, a line rejects when
+the smallest of its m p-values is below :math:`a / (K m)`, so that by the union bound an exact posterior with an exact
 surrogate is trusted on all lines with probability at least :math:`1 - a`. A rejection says that something is off, not
 that it matters: errors that are small for certain are trusted, those that are large for certain are called wrong.
 """
@@ -63,7 +63,7 @@ def judge(
     p_value = min(1.0, count * min(one.p_value for one in evidence))
     if not rejected:
         return "trusted", p_value, max(_natural(evidence), key=lambda one: _size(one.bias, one.ratio))
-    verdicts = [_judge_one(one, max_bias) for one in rejected]
+    verdicts: list[Verdict] = [_judge_one(one, max_bias) for one in rejected]
     verdict = worse(verdicts)
     deciding = [one for one, own in zip(rejected, verdicts, strict=True) if own == verdict]
     return verdict, p_value, max(_natural(deciding), key=_least)

@@ -44,8 +44,8 @@ def read_draws(result: Any) -> Draws:
         labels = {name: _label(name, [range(n) for n in value.shape[1:]]) for name, value in values.items()}
         return Draws(values, labels, {name: "site" if value.ndim > 1 else "" for name, value in values.items()})
     raise TypeError(
-        f"Cannot read draws from {type(result).__name__}. Pass an estimator, an MCMC run, ArviZ data with a posterior, or "
-        "a dict of arrays."
+        f"Cannot read draws from {type(result).__name__}. Pass an estimator, an MCMC run, ArviZ data with a posterior, "
+        "or a dict of arrays."
     )
 
 
@@ -82,7 +82,9 @@ def pick_names(draws: Mapping[str, Draws], names: Sequence[str] | None, *, scala
     return tuple(names)
 
 
-def read_truths(truths: Mapping[str, Any] | None, draws: Mapping[str, Draws], names: Sequence[str]) -> np.ndarray | None:
+def read_truths(
+    truths: Mapping[str, Any] | None, draws: Mapping[str, Draws], names: Sequence[str]
+) -> np.ndarray | None:
     """Put true values of some names side by side; NaN where there are none."""
     if truths is None:
         return None

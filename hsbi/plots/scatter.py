@@ -17,9 +17,7 @@ _MAX_COLUMNS, _MAX_POINTS, _NUM_CELLS = 8, 600, 40
 _MASSES = (0.9, 0.5)
 
 
-def pairs(
-    results: Any, *, var_names: Sequence[str] | None = None, truths: Mapping[str, Any] | None = None
-) -> "Figure":
+def pairs(results: Any, *, var_names: Sequence[str] | None = None, truths: Mapping[str, Any] | None = None) -> "Figure":
     """Draw every pair of scalars, with contours that hold half and nine tenths of the draws.
 
     Args:
@@ -72,7 +70,7 @@ def pairs(
 
 
 def _draw_marginal(panel: "Axes", values: np.ndarray, window: tuple[float, float], shade: str) -> None:
-    edges = np.linspace(*window, 31)
+    edges = [float(edge) for edge in np.linspace(*window, 31)]
     panel.hist(values, edges, density=True, histtype="stepfilled", color=shade, alpha=0.2)
     panel.hist(values, edges, density=True, histtype="step", color=shade, lw=1.3)
 
