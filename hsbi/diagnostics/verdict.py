@@ -56,7 +56,7 @@ def judge(
         max_bias: The bias that is tolerated, in standard deviations.
 
     Returns:
-        The verdict, the smallest p-value times the number of tests, and the evidence that decided.
+        The verdict, the smallest p-value times the number of tests, and the largest error that was found.
     """
     count = len(evidence)
     rejected = [one for one in evidence if one.p_value * count < FALSE_ALARM_RATE / num_lines]
@@ -64,9 +64,7 @@ def judge(
     if not rejected:
         return "trusted", p_value, max(_natural(evidence), key=lambda one: _size(one.bias, one.ratio))
     verdicts: list[Verdict] = [_judge_one(one, max_bias) for one in rejected]
-    verdict = worse(verdicts)
-    deciding = [one for one, own in zip(rejected, verdicts, strict=True) if own == verdict]
-    return verdict, p_value, max(_natural(deciding), key=_least)
+    return worse(verdicts), p_value, max(_natural(rejected), key=_least)
 
 
 def _judge_one(one: Evidence, max_bias: float) -> Verdict:

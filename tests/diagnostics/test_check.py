@@ -135,6 +135,7 @@ def test_without_simulations_the_surrogate_is_unknown_until_some_are_granted(lf)
     assert found.real_levels == {}
 
 
+@pytest.mark.slow
 def test_a_range_of_site_counts_is_judged_by_their_number():
     ranged = make_estimator(num_sites=(3, 12))
     found = hsbi.check(ranged, jax.random.key(7), **BUDGET)
@@ -211,6 +212,7 @@ def test_what_cannot_be_checked_is_refused(lf):
         hsbi.check(with_posterior(lf, use=1.0, shift=jnp.nan, scale=1.0), jax.random.key(0), **BUDGET)
 
 
+@pytest.mark.slow
 def test_direct_is_checked_on_real_data_sets(lf):
     direct = hsbi.Direct(exact_posterior.model, num_simulations=50, progress=False)
     direct._program, direct.posterior = lf._program, lf.posterior
