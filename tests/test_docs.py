@@ -22,6 +22,7 @@ PAGES = [
     pytest.param("docs/inference.md", marks=pytest.mark.slow),
     pytest.param("docs/estimators.md", marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param("docs/simulations.md", marks=pytest.mark.slow),
+    pytest.param("docs/trust.md", marks=pytest.mark.slow),
 ]
 
 
