@@ -27,6 +27,7 @@ _MAX_ROWS, _SETS_PER_CALL = 2**15, 10
 _MAX_KEPT = 2 * 10**7
 # Directions in which sites' data are summarized.
 _MAX_DIRECTIONS = 8
+_PADDED = ("globals", "global_draws", "locals", "local_draws")
 
 
 class Sets(NamedTuple):
@@ -170,7 +171,8 @@ def draw_posteriors(
     def draw(part: Batch, own: Array) -> tuple[Array, ...]:
         return _draw_chunk(posterior, surrogates, program, part, own, jnp.asarray(kept), num_draws)
 
-    return Sets(*in_chunks(draw, batch, key, update))
+    sets = Sets(*in_chunks(draw, batch, key, update))
+    return sets._replace(**{name: getattr(sets, name)[..., 1:] for name in _PADDED})
 
 
 @functools.partial(jit, static_argnames="num_draws")
@@ -193,11 +195,9 @@ def _draw_chunk(
         def finish(latent: Latents) -> tuple[Array, Array, Array]:
             values = coordinates.decode(own, latent)
             locals_ = flatten(structure.locals, values, num_sites)[kept]
-            return (
-                flatten(structure.globals, values, None),
-                locals_,
-                gaussian_fit(own, surrogates, values, observed)[kept],
-            )
+            fit = gaussian_fit(own, surrogates, values, observed)[kept]
+            # A map in parts cannot give arrays without entries, so a column is added in front, and taken away again.
+            return _pad(flatten(structure.globals, values, None)), _pad(locals_), fit
 
         truth = finish(latents)
         drawn = jax.vmap(finish)(posterior.sample(own, observed, own_key, num_draws))
@@ -205,6 +205,10 @@ def _draw_chunk(
 
     size = max(1, min(num_sets, _MAX_ROWS // (num_draws * num_sites)))
     return jax.lax.map(one, (batch, jax.random.split(key, num_sets)), batch_size=size)
+
+
+def _pad(array: Array) -> Array:
+    return jnp.concatenate([jnp.zeros((*array.shape[:-1], 1)), array], axis=-1)
 
 
 @functools.partial(jit, static_argnames="num_draws")
@@ -216,7 +220,7 @@ def draw_prior(program: Program, key: Array, num_draws: int) -> tuple[Array, Arr
         return flatten(structure.globals, values, None), flatten(structure.locals, values, program.num_sites)
 
     globals_, locals_ = jax.vmap(one)(draw_latents(program, key, num_draws))
-    return globals_, locals_.reshape(-1, locals_.shape[-1])
+    return globals_, locals_.reshape(num_draws * program.num_sites, locals_.shape[-1])
 
 
 def flatten(names: tuple[str, ...], values: Mapping[str, Array], num_sites: int | None) -> Array:
