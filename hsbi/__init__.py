@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hsbi.diagnostics.check import check
     from hsbi.inference.designs import pad
     from hsbi.inference.direct import Direct
     from hsbi.inference.joint import JointConfig
@@ -32,6 +33,7 @@ __all__ = [
     "Structure",
     "SurrogateConfig",
     "__version__",
+    "check",
     "from_mcmc",
     "inspect",
     "load",
@@ -50,6 +52,7 @@ _HOMES = {
     "Store": "hsbi.simulation.store",
     "Structure": "hsbi.model.structure",
     "SurrogateConfig": "hsbi.inference.surrogate",
+    "check": "hsbi.diagnostics.check",
     "from_mcmc": "hsbi.results",
     "inspect": "hsbi.model.trace",
     "load": "hsbi.inference.saved",
@@ -57,7 +60,7 @@ _HOMES = {
 }
 
 
-_PACKAGES = ("diagnostics",)
+_PACKAGES = ("diagnostics", "plots")
 
 
 def __getattr__(name: str) -> Any:

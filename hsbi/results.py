@@ -92,6 +92,34 @@ def to_arviz(
     return _wrap(groups)
 
 
+def named_groups(
+    groups: Mapping[str, Mapping[str, tuple[np.ndarray, Sequence[str]]]],
+    *,
+    coords: Coords | None = None,
+    library: str = "hsbi",
+) -> Any:
+    """Put arrays with the names of all their axes into groups.
+
+    Args:
+        groups: By group and variable, an array and its dims.
+        coords: Labels by dim; members are counted from 0 where there are none.
+        library: The distribution that made them, noted with its version.
+
+    Returns:
+        An `arviz.InferenceData` on arviz 0.x, an `xarray.DataTree` on arviz 1.x, with the groups that have variables.
+    """
+    import xarray as xr
+
+    attributes = {"inference_library": library, "inference_library_version": _version(library)}
+    datasets = {}
+    for group, variables in groups.items():
+        if variables:
+            data = xr.Dataset({name: (tuple(dims), value) for name, (value, dims) in variables.items()})
+            labels = {d: (coords or {}).get(str(d), np.arange(size)) for d, size in data.sizes.items()}
+            datasets[group] = data.assign_coords(labels).assign_attrs(attributes)
+    return _wrap(datasets)
+
+
 def from_mcmc(
     mcmc: "MCMC",
     *,

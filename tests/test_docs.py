@@ -23,6 +23,7 @@ PAGES = [
     pytest.param("docs/observations.md", marks=pytest.mark.slow),
     pytest.param("docs/estimators.md", marks=[pytest.mark.slow, pytest.mark.long]),
     pytest.param("docs/simulations.md", marks=pytest.mark.slow),
+    pytest.param("docs/trust.md", marks=pytest.mark.slow),
 ]
 
 

@@ -90,7 +90,9 @@ def tarp(
     return Tarp(_LEVELS.copy(), coverage, ranks, float(uniformity(ranks).p_value))
 
 
-def data_references(truths: ArrayLike, data: ArrayLike, *, offset: float = 1.0) -> np.ndarray:
+def data_references(
+    truths: ArrayLike, data: ArrayLike, *, offset: float = 1.0, folds: ArrayLike | None = None
+) -> np.ndarray:
     r"""Make reference points that depend on the data.
 
     The point of data set i is :math:`\hat\theta(y_i) + c\, s`: a linear ridge regression of true values on data and
@@ -101,6 +103,8 @@ def data_references(truths: ArrayLike, data: ArrayLike, *, offset: float = 1.0) 
         truths: True values, `[datasets, ...]`.
         data: Data or summaries of each data set, `[datasets, ...]`.
         offset: The offset c.
+        folds: Which of five folds, 0 to 4, each row belongs to; dealt in turns by default. Rows that share parameters,
+            such as sites of one data set, belong in one fold.
 
     Returns:
         Points of the shape of `truths`.
@@ -117,7 +121,9 @@ def data_references(truths: ArrayLike, data: ArrayLike, *, offset: float = 1.0) 
     targets = truths.reshape(num_rows, -1)
     inputs = _standardize(data.reshape(num_rows, -1))
     features = np.concatenate([inputs, _standardize(inputs**2)], axis=1)
-    folds = np.arange(num_rows) % _NUM_FOLDS
+    folds = np.arange(num_rows) % _NUM_FOLDS if folds is None else np.asarray(folds)
+    if folds.shape != (num_rows,) or not np.isin(folds, np.arange(_NUM_FOLDS)).all():
+        raise ValueError(f"Folds have shape {folds.shape}, expected a whole number below {_NUM_FOLDS} for each row.")
     points = np.empty_like(targets)
     for fold in range(_NUM_FOLDS):
         held, rest = folds == fold, folds != fold

@@ -32,7 +32,7 @@ from hsbi.inference.scope import make_scope
 from hsbi.inference.shared import fit_shared
 from hsbi.inference.stages import fit_posterior
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig
-from hsbi.inference.surrogate_fit import find_usable, fit_surrogate
+from hsbi.inference.surrogate_fit import find_usable, fit_surrogate, held_out_simulations
 from hsbi.inference.validity import Validity, fit_validity
 from hsbi.model.host import Status
 from hsbi.model.program import Program
@@ -140,6 +140,8 @@ class LF(Inference):
         self.surrogate: dict[str, Surrogate] = {}
         self.invalid = invalid
         self.validity: Validity | None = None
+        # Simulations that no surrogate was fitted to, by observation; rows of those with finite latents.
+        self._held_out: dict[str, np.ndarray] = {}
 
     def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Simulations:
         """Spend the budget of simulations at draws from the prior; a second call starts over with a new ledger.
@@ -255,6 +257,7 @@ class LF(Inference):
             # Failures were reported as they happened; what else is not usable is reported by the surrogate.
             known = np.repeat(simulations.status[shape.name] == Status.OK, shape.replicates) | finite.ravel()
             rows = rows if known.all() else rows.take(np.flatnonzero(known))
+            self._held_out[shape.name] = held_out_simulations(fit_key, surrogate, rows)
             surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress, checkpoint=states)
             surrogates.append(surrogate)
             self.losses.update({f"surrogate of {shape.name}: {stage}": value for stage, value in losses.items()})
@@ -352,6 +355,28 @@ class LF(Inference):
                 f"num_sites is ({low}, {high}), but the model has {program.num_sites} sites and cannot be run at "
                 f"another number: {program.reason} Leave num_sites at its default."
             )
+
+    def _source(self) -> Synthetic:
+        """Give the source of data sets that the posterior was trained on."""
+        program, posterior = self._program, self._trained()
+        assert program is not None
+        return Synthetic(
+            num_sites=self._site_range(program.structure),
+            program=program,
+            coordinates=posterior.coordinates,
+            surrogates=self._surrogates(),
+            design=read_design(program),
+            validity=self.validity,
+            missing=self.missing,
+            groups=self._groups,
+        )
+
+    def _held_out_rows(self, name: str) -> Simulations | None:
+        """Give the simulations that the surrogate of an observation was not fitted to, or None if they are gone."""
+        if self.simulations is None or name not in self._held_out:
+            return None
+        usable, chosen = _with_finite_latents(self.simulations), self._held_out[name]
+        return jax.tree.map(lambda array: array[chosen], usable)
 
     def _surrogates(self) -> tuple[Surrogate, ...]:
         return tuple(self.surrogate.values())

@@ -9,8 +9,8 @@ from hsbi.inference.arrays import Design
 from hsbi.model.data import site_covariates
 from hsbi.model.program import Program
 
-# Covariates may leave their trained range by the first fraction of it, functional inputs by the second: what networks make
-# of inputs further out is arbitrary.
+# Covariates may leave their trained range by the first fraction of it, functional inputs by the second: what networks
+# make of inputs further out is arbitrary.
 _MARGIN, _INPUT_MARGIN = 0.5, 0.05
 # Rounding.
 _TINY = 1e-6

@@ -1,0 +1,34 @@
+"""Colors, sizes and axes that all figures share."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colors, for all kinds of vision; neighbors differ in lightness too.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5C00", "#000000")
+INK, FAINT, BAND = "#222222", "#777777", "#DDDDDD"
+VERDICT_COLORS = {"trusted": "#009E73", "doubtful": "#E69F00", "wrong": "#D55E00", "unknown": "#777777"}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> "tuple[Figure, Any]":
+    """Make a figure whose axes are always an array `[rows, columns]`."""
+    from matplotlib import pyplot
+
+    return pyplot.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False, **options)
+
+
+def polish(axes: "Axes", *, title: str = "", x: str = "", y: str = "") -> None:
+    """Name the axes and take away what carries no information."""
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def color(number: int) -> str:
+    """Give the color of the n-th thing of a kind."""
+    return COLORS[number % len(COLORS)]
