@@ -218,7 +218,7 @@ def test_direct_is_checked_on_real_data_sets(lf):
     direct._program, direct.posterior = lf._program, lf.posterior
     found = hsbi.check(direct, jax.random.key(9), num_draws=60, num_simulations=100 * NUM_SITES)
     assert [line.name for line in found.lines] == ["globals", "locals", "joint"]
-    # One check in a hundred of an exact posterior is doubtful on some line by chance, as the one of this key on `joint`.
+    # An exact posterior is doubtful on some line once in a hundred checks, and with this key it is, on `joint`.
     assert [found[level].verdict for level in ("globals", "locals")] == ["trusted", "trusted"]
     assert found.verdict != "wrong"
     assert direct.ledger["check"] == found.num_simulations == 100 * NUM_SITES
