@@ -38,16 +38,18 @@ key = jax.random.key(options.seed)
 # %% [markdown]
 # ## One posterior for every schedule
 #
-# `design` draws the model's arguments, here schedules, so that the trained posterior serves all of them. It is trained
-# for 2 to `--sites` sites.
+# `design` draws the model's arguments, here schedules of 2 to `--sites` sites, so that the trained posterior serves all
+# of them.
 
 # %%
 NUM_TIMES = 12
 
 
 def design(key):
-    """Draw the schedules of a data set."""
-    times = jax.random.uniform(key, (options.sites, NUM_TIMES), maxval=float(seirs.WINDOW))
+    """Draw the number of sites of a data set and their schedules."""
+    size_key, time_key = jax.random.split(key)
+    num_sites = int(jax.random.randint(size_key, (), 2, options.sites + 1))
+    times = jax.random.uniform(time_key, (num_sites, NUM_TIMES), maxval=float(seirs.WINDOW))
     return {"times": jnp.sort(times, axis=1)}
 
 
@@ -67,11 +69,11 @@ lf = hsbi.LF(
     design=design,
     num_simulations=options.budget,
     num_samples=num_draws,
-    num_sites=(2, options.sites),
     **settings,
 )
-lf.simulate(jax.random.fold_in(key, 0), times)
+lf.simulate(jax.random.fold_in(key, 0))
 lf.fit(jax.random.fold_in(key, 1))
+print(lf)
 print(lf.ledger)
 
 # %% [markdown]

@@ -53,11 +53,17 @@ class ParameterFeatures:
         width = self.input_range.reshape((1,) * (inputs.ndim - 1) + (-1,))
         return (inputs - low) / width
 
-    def weights(self, features: Array) -> Array:
-        """Weight rows by how far out their parameters lie, `[...]`; a positive one is far if its logarithm is too."""
+    def weights(self, features: Array, *, logarithmic: bool = False) -> Array:
+        """Weight rows by how far out their parameters lie, `[...]`.
+
+        Args:
+            features: `[..., F]`.
+            logarithmic: Whether the observation is on a logarithmic scale; then a positive parameter is far out only
+                where its logarithm is too.
+        """
         plain = features.shape[-1] - len(self.positive)
-        distance = jnp.abs(features[..., :plain])
-        for place, column in enumerate(self.positive):
+        distance = jnp.abs(features[..., :plain] if logarithmic else features)
+        for place, column in enumerate(self.positive if logarithmic else ()):
             nearer = jnp.minimum(distance[..., column], jnp.abs(features[..., plain + place]))
             distance = distance.at[..., column].set(nearer)
         far = jnp.max(distance, axis=-1, initial=0.0)

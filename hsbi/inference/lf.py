@@ -245,11 +245,12 @@ class LF(Inference):
             every = max(1, math.prod(values.shape[:3]) // _MAX_SCALED)
             transform = observation_transform(supports[shape.name], values.reshape(-1, shape.width)[::every])
             surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform)
+            is_log = transform.kind == "count"
             rows = Raw(
                 jnp.repeat(parameters, shape.replicates, axis=0),
                 None if inputs is None else inputs[simulations.index].reshape(-1, shape.points, inputs.shape[-1]),
                 values.reshape(-1, shape.points, shape.width),
-                jnp.repeat(features.weights(features(parameters)), shape.replicates),
+                jnp.repeat(features.weights(features(parameters), logarithmic=is_log), shape.replicates),
                 jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
             )
             finite = np.asarray(find_usable(rows, surrogate, noise_key)).reshape(-1, shape.replicates)

@@ -48,6 +48,7 @@ class FactorizedConfig:
         num_ode_steps: Midpoint steps of a draw.
         head: Training of locations and scales.
         flow: Training of flows.
+        refine: Whether the globals may follow the surrogates' likelihood of the data set; not shown to help yet.
         dtype: Type of the networks' computation; `bfloat16` suits GPUs.
     """
 
@@ -61,6 +62,7 @@ class FactorizedConfig:
     num_ode_steps: int = 12
     head: FitConfig = _HEAD
     flow: FitConfig = _FLOW
+    refine: bool = False
     dtype: str = "float32"
 
     def num_sets(self, num_sites: int, level: str) -> int:

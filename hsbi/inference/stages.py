@@ -159,7 +159,7 @@ def fit_posterior(
             weights = _solve_location(keys[3], modules, weights, data, num_sets)
         data = data._replace(head=weights)
         stage, given, plan = _Flow(level=level, num_sets=num_sets), data, _for_source(config.flow, source)
-        if level == "global" and isinstance(source, Synthetic):
+        if level == "global" and config.refine and isinstance(source, Synthetic):
             own_key = jax.random.fold_in(keys[3], 1)
             refinement, rows = fit_refinement(own_key, modules, program, posterior, source, weights, num_sets)
             posterior = dataclasses.replace(posterior, refinement=refinement)

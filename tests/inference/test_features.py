@@ -31,11 +31,13 @@ def test_far_rows_weigh_less():
     np.testing.assert_allclose(no_features, np.ones(3))
 
 
-def test_a_positive_parameter_is_far_only_if_its_logarithm_is_too():
+def test_on_a_logarithmic_scale_a_positive_parameter_is_far_only_if_its_logarithm_is_too():
     features = fit_features((), jnp.asarray([[1.0, -1.0], [2.0, 1.0], [3.0, 0.0]]), None)
     # Columns: a positive one, a real one, the logarithm of the first.
-    weights = features.weights(jnp.asarray([[8.0, 0.0, 1.0], [8.0, 0.0, 4.0], [0.0, 8.0, 0.0]]))
+    rows = jnp.asarray([[8.0, 0.0, 1.0], [8.0, 0.0, 4.0], [0.0, 8.0, 0.0]])
+    weights = features.weights(rows, logarithmic=True)
     np.testing.assert_allclose(weights, [1.0 / (1.0 + 0.25**6), 0.5, 1.0 / 65.0], rtol=1e-5)
+    np.testing.assert_allclose(features.weights(rows), np.full(3, 1.0 / 65.0), rtol=1e-5)
 
 
 def test_inputs_are_scaled_over_the_simulated_range():
