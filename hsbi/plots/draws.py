@@ -51,9 +51,8 @@ def read_draws(result: Any) -> Draws:
 
 def read_results(results: Any) -> dict[str, Draws]:
     """Read one result, or several by the name to show them under."""
-    several = isinstance(results, Mapping) and all(
-        not isinstance(v, np.ndarray) and not hasattr(v, "__array__") for v in results.values()
-    )
+    # Arrays have a dtype; an `xarray.DataTree` claims to be convertible to one and is not.
+    several = isinstance(results, Mapping) and not any(hasattr(value, "dtype") for value in results.values())
     if several and read_group(results, "posterior") is None:
         return {name: read_draws(result) for name, result in results.items()}
     return {"draws": read_draws(results)}
