@@ -147,7 +147,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     settings = {}
     if options.smoke:
-        options.simulations, options.held_out = min(options.simulations, 60), 6
+        options.simulations, options.held_out = min(options.simulations, 200), 6
         brief = hsbi.FitConfig(num_steps=40, epoch_steps=20)
         settings = {
             "surrogate_config": hsbi.SurrogateConfig(width=8, depth=1, flow_depth=1, correction=brief, flow=brief),

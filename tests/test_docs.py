@@ -1,6 +1,9 @@
 """The Python blocks of the README and of the docs pages run as printed, in order, with training left out."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +66,6 @@ def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("HSBI_NO_PROGRESS", "1")
     for module in ("surrogate_fit", "stages", "joint", "shared"):
         monkeypatch.setattr(f"hsbi.inference.{module}.fit", do_not_train)
-    monkeypatch.setattr("hsbi.inference.stages.fit_refinement", lambda *args: (None, None))
     weeks = jnp.tile(jnp.linspace(0.0, 51.0, 6), (4, 1))
     namespace: dict[str, Any] = {"simulate_city": simulate_city, "weeks": weeks, "cases": 0.5 + 0.01 * weeks}
     blocks = python_blocks(page)
@@ -72,3 +74,22 @@ def test_python_blocks_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
         # Blank lines in front make tracebacks point at the page's own lines.
         exec(compile("\n" * line + code, ROOT / page, "exec"), namespace)
     plt.close("all")
+
+
+@pytest.mark.slow
+def test_the_cluster_of_the_page_runs_as_a_script(tmp_path: Path):
+    pytest.importorskip("distributed")
+    page = (ROOT / "docs/simulations.md").read_text()
+    (cluster,) = re.findall(r"^```{code-block} python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    definitions = python_blocks("docs/simulations.md")[0][1].partition("lf = ")[0]
+    (tmp_path / "script.py").write_text(definitions + cluster)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HSBI_NO_PROGRESS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"total +200", done.stdout)

@@ -1,6 +1,7 @@
 """The observed data beside simulated ones, and the posterior at them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,17 @@ _NUM_NULLS, _NUM_FOLDS, _NUM_SUMMARIES = 60, 2, 6
 _CLASSIFIER = Classifier(width=16, num_steps=200)
 
 
-def site_labels(program: Program) -> tuple[str, ...]:
-    """Name the sites by their plate."""
+def site_labels(program: Program, coords: Mapping[str, Sequence[Any]] | None = None) -> tuple[str, ...]:
+    """Name the sites by their plate and by its members, which are counted from 0 where they have no names."""
     plate = program.structure.site_plate
-    return ("the data",) if plate is None else tuple(f"{plate.name} {place}" for place in range(plate.size))
+    if plate is None:
+        return ("the data",)
+    members = (coords or {}).get(plate.name, range(plate.size))
+    if len(members) != plate.size:
+        raise ValueError(
+            f"coords name {len(members)} members of plate {plate.name!r}, but the data have {plate.size}. Name each."
+        )
+    return tuple(f"{plate.name} {member}" for member in members)
 
 
 def compare_observation(
@@ -37,6 +45,7 @@ def compare_observation(
     summary: Summary,
     sites: np.ndarray,
     mask: np.ndarray,
+    labels: tuple[str, ...],
 ) -> ObservationCheck:
     """Compare the observed data with simulated data sets and with replicates at posterior draws.
 
@@ -49,7 +58,9 @@ def compare_observation(
         summary: The features of a site.
         sites: Those of simulated data sets, `[datasets, sites, features]`.
         mask: Which simulated sites are real, `[datasets, sites]`.
+        labels: Names of the observed sites.
     """
+    plate = program.structure.site_plate
     own = np.asarray(summary.sites(observed), float)
     simulated = summarize_sets(sites, mask)
     discrepancy = None
@@ -61,9 +72,11 @@ def compare_observation(
         sites,
         _own_summary(own, mask),
         simulated,
-        labels=site_labels(program),
+        labels=labels,
+        plate="" if plate is None else plate.name,
         mask=mask,
         discrepancy=discrepancy,  # pyright: ignore[reportArgumentType]
+        num_known=_num_known(observed),
     )
 
 
@@ -119,6 +132,11 @@ def _own_summary(sites: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.concatenate([*parts, [np.log(len(sites))] if np.ptp(mask.sum(1)) > 0 else []])
 
 
+def _num_known(observed: Observed) -> np.ndarray:
+    """Count the known values of each site."""
+    return np.asarray(sum(jnp.sum(observed.known(name), axis=(1, 2, 3)) for name in observed.values))
+
+
 @jit
 def _misfits(
     surrogates: tuple[Surrogate, ...], program: Program, observed: Observed, values: dict[str, Array], key: Array
@@ -133,8 +151,10 @@ def _misfits(
             location, log_scale = surrogate.predict(features)
             drawn = surrogate.sample(jax.random.fold_in(own_key, number), features)
             replicate = standardize(surrogate.transform, surrogate.transform.decode(drawn))
+            known = observed.known(surrogate.shape.name)
             for place, value in enumerate((observed.values[surrogate.shape.name], replicate)):
-                totals[place] += jnp.sum(((value - location) * jnp.exp(-log_scale)) ** 2, axis=(1, 2, 3))
+                squares = jnp.where(known, ((value - location) * jnp.exp(-log_scale)) ** 2, 0.0)
+                totals[place] += jnp.sum(squares, axis=(1, 2, 3))
         return totals[0], totals[1]
 
     num_draws = next(iter(values.values())).shape[0]

@@ -1,13 +1,14 @@
 """From draws for many data sets to the checks of each level."""
 
 import itertools
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 from jax import Array
 
-from hsbi.diagnostics.evidence import Evidence, weigh_ranks
-from hsbi.diagnostics.levels import LevelCheck, check_globals, check_joint, check_locals
+from hsbi.diagnostics.evidence import Evidence
+from hsbi.diagnostics.levels import LevelCheck, check_globals, check_joint, check_locals, weigh
 from hsbi.diagnostics.simulated import Sets, column_names, summarize_sets
 from hsbi.model.structure import Structure
 
@@ -66,8 +67,16 @@ def calibrate(
     return found
 
 
-def weigh_sizes(level: LevelCheck, num_sites: np.ndarray) -> list[Evidence]:
-    """Weigh the ranks of globals in groups of data sets with few, some and many sites; none if all have the same."""
+def weigh_sizes(levels: Mapping[str, LevelCheck], num_sites: np.ndarray) -> list[Evidence]:
+    """Weigh globals and pooled locals in groups of data sets with few, some and many sites; none if all have the same.
+
+    Ranks of every quantity are weighed, and ranks of distances to a guess from the data, which see a posterior that
+    ignores them where sites are few.
+
+    Args:
+        levels: The checks of `globals` and `locals`; others are left out.
+        num_sites: The number of sites of each data set, `[datasets]`.
+    """
     if np.ptp(num_sites) == 0:
         return []
     edges = np.unique(np.quantile(num_sites, np.linspace(0, 1, _NUM_SIZES + 1)).round())
@@ -76,7 +85,11 @@ def weigh_sizes(level: LevelCheck, num_sites: np.ndarray) -> list[Evidence]:
         rows = (num_sites >= low) & ((num_sites < high) | (high == edges[-1]))
         if rows.sum() < _MIN_SETS:
             continue
-        for column, name in enumerate(level.columns):
-            label = f"{name} with {num_sites[rows].min():.0f} to {num_sites[rows].max():.0f} sites"
-            found.append(weigh_ranks(label, level.ranks[rows, 0, column]))
+        where = f"with {num_sites[rows].min():.0f} to {num_sites[rows].max():.0f} sites"
+        for level in (levels[name] for name in ("globals", "locals") if name in levels):
+            mask = level.mask[rows]
+            for column, name in enumerate(level.columns):
+                found.append(weigh(f"{name} {where}", level.ranks[rows, :, column], mask))
+            distance = weigh(f"distance of {level.level} to a guess {where}", level.distance_ranks[rows], mask)
+            found.append(distance._replace(derived=True))
     return found

@@ -1,6 +1,7 @@
 """One call that says, level by level, whether a trained posterior can be believed."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hsbi.diagnostics.at_observation import compare_observation, judge_locally
+from hsbi.diagnostics.at_observation import compare_observation, judge_locally, site_labels
 from hsbi.diagnostics.calibration import calibrate, weigh_sizes
 from hsbi.diagnostics.held_out import MIN_ROWS, as_rows, compare_surrogate, join_rows
 from hsbi.diagnostics.lines import (
@@ -34,6 +35,7 @@ from hsbi.diagnostics.simulated import (
 from hsbi.inference.arrays import read_design
 from hsbi.inference.base import Inference
 from hsbi.inference.batch import Batch, Synthetic
+from hsbi.inference.joint import JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.model.program import Program
 from hsbi.model.simulate import Simulations, calls_per_site, simulate_all, simulate_sites
@@ -43,13 +45,14 @@ _MIN_DATA_SETS, _MIN_DRAWS, _MIN_REAL = 50, 19, 20
 # Data sets without draws, to compare the observed data with, by the number of sites; the first have one draw each.
 _REFERENCE_SITES, _MIN_REFERENCE, _MAX_REFERENCE, _NUM_LOCAL = 200_000, 500, 4000, 1000
 _CHUNK_SITES = 2**14
-# Prior draws that contraction is relative to.
-_NUM_PRIOR = 2000
+# Prior draws that contraction is relative to; fewer where sites are many, whose locals they hold too.
+_MIN_PRIOR, _MAX_PRIOR, _PRIOR_SITES = 200, 2000, 400_000
 _ADVICE = {
     "globals": "train the posterior longer: FactorizedConfig(head=..., flow=...) with more num_steps, or wider",
     "locals": "train the posterior longer: FactorizedConfig(flow=...) with more num_steps, or wider",
     "joint": "globals and locals do not fit each other; train longer, or try JointConfig",
 }
+_JOINT_ADVICE = "train the posterior longer: JointConfig(fit=...) with more num_steps, or wider"
 _REAL_ADVICE = "where synthetic data sets are trusted the surrogate is at fault: more simulations"
 
 
@@ -68,6 +71,7 @@ def check(
     num_data_sets: int = 200,
     num_draws: int = 100,
     num_simulations: int = 0,
+    coords: Mapping[str, Sequence[Any]] | None = None,
     progress: Progress | bool = True,
 ) -> Report:
     """Check a trained estimator: calibration of every level, the surrogates, and the observed data.
@@ -76,12 +80,14 @@ def check(
     those of the last `run` or `sample`.
 
     Args:
-        lf: A trained `LF`; or a `Direct`, which needs `num_simulations` for data sets of its own.
+        lf: A trained `LF`; or one without surrogates, such as `Direct`, `PF` or an `LF` with one shared network, which
+            needs `num_simulations` for data sets of its own.
         rng_key: A random key.
         num_data_sets: Synthetic data sets with known latents. 200 show a bias of 0.4 standard deviations.
         num_draws: Posterior draws for each.
         num_simulations: Calls of the real simulator that the check may make, counted in the ledger under `check`: for
             whole data sets if there are enough for 20, else for the check of the surrogates alone.
+        coords: Names of the plate's members in the observed data, by plate, as `to_arviz` takes them.
         progress: Whether to show progress as the estimator does, or a callback that does.
 
     Returns:
@@ -93,9 +99,10 @@ def check(
     lf._trained()
     _check_numbers(num_data_sets, num_draws, num_simulations)
     watch = lf._progress if progress is True else no_progress if progress is False else progress
+    labels = () if lf._drawn is None else site_labels(lf._drawn[0], coords)
     started = time.perf_counter()
     keys = jax.random.split(rng_key, 7)
-    source = lf._source() if isinstance(lf, LF) else None
+    source = lf._source() if isinstance(lf, LF) and lf.surrogate else None
     program = lf._program
     assert program is not None
     before = lf.ledger["check"]
@@ -108,11 +115,13 @@ def check(
     batch, reference, summary = _make_sets(keys[1], source, real, num_data_sets, lf)
     drafts: list[Draft] = []
     sets, sites, mask = _draw(keys[2], lf, program, batch, summary, num_draws, "check: draws", watch)
-    globals_, locals_ = draw_prior(program, jax.random.fold_in(keys[3], 0), _NUM_PRIOR)
+    globals_, locals_ = draw_prior(program, jax.random.fold_in(keys[3], 0), _num_prior(program.num_sites))
     prior = np.asarray(globals_, float), np.asarray(locals_, float)
     levels = calibrate(keys[3], program.structure, sets, sites, mask, prior)
-    drafts += [level_line(name, level, _ADVICE[name]) for name, level in levels.items()]
-    by_size = weigh_sizes(levels["globals"], mask.sum(1)) if "globals" in levels else []
+    factorized = not isinstance(lf.posterior, JointPosterior)
+    advice = _ADVICE if factorized else dict.fromkeys(_ADVICE, _JOINT_ADVICE)
+    drafts += [level_line(name, level, advice[name]) for name, level in levels.items()]
+    by_size = weigh_sizes(levels, mask.sum(1))
     drafts += [sizes_line(by_size)] if by_size else []
     real_levels = {}
     if real is not None and source is not None:
@@ -120,7 +129,7 @@ def check(
         real_levels = calibrate(jax.random.fold_in(keys[3], 1), program.structure, *own, prior)
         drafts += [level_line(f"{name}, real simulator", level, _REAL_ADVICE) for name, level in real_levels.items()]
     surrogates, surrogate_drafts = _check_surrogates(keys[5], lf, program, real, num_simulations)
-    observation, local_test = _check_observation(keys[6], lf, program, reference, summary, watch)
+    observation, local_test = _check_observation(keys[6], lf, program, reference, summary, labels, watch)
     drafts += surrogate_drafts
     drafts += [] if observation is None else [observation_line(observation)]
     drafts += [] if local_test is None else [local_line(local_test)]
@@ -149,6 +158,10 @@ def _check_numbers(num_data_sets: int, num_draws: int, num_simulations: int) -> 
     ):
         if value < least:
             raise ValueError(f"{name} is {value}, expected at least {least}; fewer cannot tell right from wrong.")
+
+
+def _num_prior(num_sites: int) -> int:
+    return int(np.clip(_PRIOR_SITES // num_sites, _MIN_PRIOR, _MAX_PRIOR))
 
 
 class _Real(NamedTuple):
@@ -271,7 +284,13 @@ def _check_surrogates(
 
 
 def _check_observation(
-    key: Array, lf: Inference, program: Program, reference: _Reference, summary: Summary, watch: Progress
+    key: Array,
+    lf: Inference,
+    program: Program,
+    reference: _Reference,
+    summary: Summary,
+    labels: tuple[str, ...],
+    watch: Progress,
 ) -> tuple[Any, Any]:
     """Check the observed data and the globals at them, if the estimator has drawn for any."""
     if lf._drawn is None:
@@ -282,7 +301,7 @@ def _check_observation(
     observed = posterior.view.observe(lf._read_data(own), read_design(own))
     latents = {name: values[name] for name in (*own.structure.globals, *own.structure.locals)}
     found = compare_observation(
-        keys[0], own, lf._surrogates(), observed, latents, summary, reference.sites, reference.mask
+        keys[0], own, lf._surrogates(), observed, latents, summary, reference.sites, reference.mask, labels
     )
     if not own.structure.globals:
         return found, None

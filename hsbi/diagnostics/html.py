@@ -20,7 +20,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; mar
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; color: #555; }
 td, th { padding: 6px 10px; border-bottom: 1px solid #ddd; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; }
+td.number { font-variant-numeric: tabular-nums; }
 .verdict { font-weight: 700; white-space: nowrap; } .trusted { color: #00704f; } .doubtful { color: #8a5a00; }
 .wrong { color: #b04000; } .unknown { color: #666; } .advice { color: #555; } img { max-width: 100%; }
 """
@@ -67,7 +68,7 @@ def _verdicts(report: "Report") -> str:
 
 def _coverage(report: "Report") -> str:
     """Tabulate coverage, contraction and recovery of each quantity."""
-    head = "".join(f"<th>holds, of {level:.0%}</th>" for level in COVERAGE_LEVELS)
+    head = "".join(f"<th class='number'>holds, of {level:.0%}</th>" for level in COVERAGE_LEVELS)
     rows = []
     for name in ("globals", "locals"):
         if name not in report.levels:
@@ -80,7 +81,8 @@ def _coverage(report: "Report") -> str:
             numbers = "".join(f"<td class='number'>{cell}</td>" for cell in cells)
             rows.append(f"<tr><td>{escape(label)}</td><td>{name}</td>{numbers}</tr>")
     return (
-        f"<table><tr><th>quantity</th><th>level</th>{head}<th>contraction</th><th>recovery</th></tr>"
+        f"<table><tr><th>quantity</th><th>level</th>{head}<th class='number'>contraction</th>"
+        "<th class='number'>recovery</th></tr>"
         f"{''.join(rows)}</table>"
     )
 

@@ -164,9 +164,9 @@ def _check(
     ahead = np.where(guess.center >= np.median(truths[mask], axis=0), ranks, 1 - ranks)
     evidence = []
     for column, name in enumerate(columns):
-        evidence.append(_weigh(name, ranks[..., column], mask))
-        evidence.append(_weigh(f"{name} towards its data", ahead[..., column], mask))
-    evidence.append(_weigh(_DISTANCE, distance_ranks, mask)._replace(derived=True))
+        evidence.append(weigh(name, ranks[..., column], mask))
+        evidence.append(weigh(f"{name} towards its data", ahead[..., column], mask))
+    evidence.append(weigh(_DISTANCE, distance_ranks, mask)._replace(derived=True))
     mean, prior_width = draws.mean(1), scale if prior is None else robust_width(prior)
     inside = np.abs(ranks[mask] - 0.5) <= COVERAGE_LEVELS[:, None, None] / 2
     return LevelCheck(
@@ -184,7 +184,8 @@ def _check(
     )
 
 
-def _weigh(name: str, ranks: np.ndarray, mask: np.ndarray) -> Evidence:
+def weigh(name: str, ranks: np.ndarray, mask: np.ndarray) -> Evidence:
+    """Weigh ranks `[datasets, sites]`: by the exact test where each data set has one, else as clusters."""
     return weigh_ranks(name, ranks[:, 0]) if ranks.shape[1] == 1 else weigh_clusters(name, ranks, mask)
 
 

@@ -16,7 +16,8 @@ from hsbi.diagnostics.verdict import FALSE_ALARM_RATE, MAX_BIAS, Line, judge
 # Called with the number of lines that share the false-alarm rate.
 Draft = Callable[[int], Line]
 
-# Observed sites this much farther out than any simulated one are strange, however few data sets there are to tell.
+# Observed sites this much farther out than any simulated one, or this much worse fitted than any replicate, are
+# strange, however few there are to tell.
 _FAR, _VERY_FAR = 1.25, 2.0
 # The statistic of lc2st for a bias of half a standard deviation, in excess of its null.
 _LARGE_LOCAL = 0.016
@@ -97,7 +98,7 @@ def observation_line(check: ObservationCheck) -> Draft:
         p_values = check.p_values
         p_value = min(1.0, len(p_values) * min(p_values))
         excess = check.distance.max() / max(check.limit[-1], 1e-30)
-        strange = p_value < FALSE_ALARM_RATE / num_lines or excess > _FAR
+        strange = p_value < FALSE_ALARM_RATE / num_lines or max(excess, _misfit(check)) > _FAR
         verdict = "trusted" if not strange else "wrong" if excess > _VERY_FAR else "doubtful"
         farthest = int(np.argmax(check.distance))
         finding = (
@@ -111,18 +112,31 @@ def observation_line(check: ObservationCheck) -> Draft:
     return draft
 
 
+def _misfit(check: ObservationCheck) -> float:
+    """Give the misfit of the worst site relative to the largest of all replicates."""
+    if check.misfit is None or check.misfit_limit is None:
+        return 0.0
+    return float(check.misfit.max() / max(check.misfit_limit[-1], 1e-30))
+
+
 def _data_advice(check: ObservationCheck, strange: bool) -> str:
     if not strange:
         return ""
-    outside = check.outside
-    if outside:
-        named = ", ".join(outside[:_MOST_NAMED]) + (
-            "" if len(outside) <= _MOST_NAMED else f" and {len(outside) - 3} more"
-        )
+    if check.outside:
+        named = _some_of(check.outside)
         return f"{named} outside what was simulated: check the data, widen the prior, or change the simulator"
+    if check.misfits:
+        named = _some_of(check.misfits)
+        return f"the posterior does not reproduce {named}: check the data, or let the model allow for it"
     if check.total_p_value == min(check.p_values):
         return "the posterior does not reproduce the data: the model may be wrong; see posterior_predictive"
     return "the data as a whole are unlike what the prior and the simulator give: check units and priors"
+
+
+def _some_of(names: tuple[str, ...]) -> str:
+    """List some names and count the others."""
+    listed = ", ".join(names[:_MOST_NAMED])
+    return listed if len(names) <= _MOST_NAMED else f"{listed} and {len(names) - _MOST_NAMED} more"
 
 
 def local_line(test: Lc2st) -> Draft:

@@ -15,7 +15,7 @@ class ObservationCheck:
     """What was found of the observed data.
 
     Attributes:
-        labels: Names of the sites.
+        labels: Names of the sites, each after that of the plate.
         distance: Distance of each site's data from the center of what was simulated, in standard deviations, `[sites]`.
         limit: The largest such distance in a data set, its quantiles over simulated data sets of 50, 95 and 100 %.
         site_p_value: Share of simulated data sets that hold a site as far out as the farthest observed one.
@@ -23,6 +23,10 @@ class ObservationCheck:
         predictive_p_value: Posterior predictive p-value of each site, `[sites]`; small where data fit worse than
             replicates.
         total_p_value: The same over all sites, two-sided.
+        misfit: Each site's misfit per known value, averaged over draws, `[sites]`.
+        misfit_limit: The largest such misfit in a replicate of the data, its quantiles over replicates of 50, 95 and
+            100 %.
+        plate: Name of the plate; empty without one.
     """
 
     labels: tuple[str, ...]
@@ -32,11 +36,22 @@ class ObservationCheck:
     summary_p_value: float
     predictive_p_value: np.ndarray | None = None
     total_p_value: float = 1.0
+    misfit: np.ndarray | None = None
+    misfit_limit: np.ndarray | None = None
+    plate: str = ""
 
     @property
     def outside(self) -> tuple[str, ...]:
         """The sites that lie farther out than any simulated one."""
         return tuple(label for label, far in zip(self.labels, self.distance > self.limit[-1], strict=True) if far)
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """The sites that fit worse than any replicate of any site, the worst first."""
+        if self.misfit is None or self.misfit_limit is None:
+            return ()
+        bad = np.flatnonzero(self.misfit > self.misfit_limit[-1])
+        return tuple(self.labels[place] for place in bad[np.argsort(-self.misfit[bad])])
 
     @property
     def p_values(self) -> tuple[float, ...]:
@@ -51,8 +66,10 @@ def check_observation(
     simulated_summary: np.ndarray,
     *,
     labels: Sequence[str],
+    plate: str = "",
     mask: np.ndarray | None = None,
     discrepancy: tuple[np.ndarray, np.ndarray] | None = None,
+    num_known: np.ndarray | None = None,
 ) -> ObservationCheck:
     """Compare observed data with simulated data sets.
 
@@ -64,10 +81,12 @@ def check_observation(
         simulated: The same of simulated data sets, `[datasets, sites, features]`.
         observed_summary: Summaries over sites, `[features]`.
         simulated_summary: The same of simulated data sets, `[datasets, features]`.
-        labels: Names of the sites.
+        labels: Names of the sites, such as `clinic 3`.
+        plate: Name of the plate, such as `clinic`.
         mask: Which simulated sites are real, `[datasets, sites]`.
         discrepancy: A positive measure of misfit by draw and site, `[draws, sites]`, of the observed data and of
             replicates at the same draws.
+        num_known: The number of known values of each site, `[sites]`, by which its misfit is divided; 1 by default.
     """
     mask = np.ones(simulated.shape[:2], bool) if mask is None else mask
     metric = _metric(simulated[mask])
@@ -77,6 +96,7 @@ def check_observation(
     own, others = _distance(metric, observed_summary), _distance(metric, simulated_summary)
     check = ObservationCheck(
         labels=tuple(labels),
+        plate=plate,
         distance=distance,
         limit=np.quantile(largest, [0.5, 0.95, 1.0]),
         site_p_value=_share(largest >= distance.max()),
@@ -86,10 +106,13 @@ def check_observation(
         return check
     observed_misfit, replicated = discrepancy
     total = predictive_tail(observed_misfit.sum(1), replicated.sum(1))
+    counts = np.maximum(1 if num_known is None else num_known, 1)
     return dataclasses.replace(
         check,
         predictive_p_value=predictive_tail(observed_misfit, replicated),
         total_p_value=float(min(1.0, 2 * min(total, 1 - total))),
+        misfit=observed_misfit.mean(0) / counts,
+        misfit_limit=np.quantile((replicated / counts).max(1), [0.5, 0.95, 1.0]),
     )
 
 

@@ -10,7 +10,7 @@ from hsbi.diagnostics.levels import LevelCheck
 from hsbi.diagnostics.observation_check import ObservationCheck
 from hsbi.diagnostics.surrogate_check import SurrogateCheck
 from hsbi.diagnostics.two_sample import Lc2st
-from hsbi.diagnostics.verdict import Line, Verdict, worse
+from hsbi.diagnostics.verdict import Line, Verdict, severity, worse
 from hsbi.model.structure import Structure
 
 if TYPE_CHECKING:
@@ -75,16 +75,29 @@ class Report:
         )
 
     def __str__(self) -> str:
-        """Show the verdict, then each line with what to do about it."""
-        text = [self.header()]
+        """Show the verdict, then each line with what to do about it; of too many, the worst."""
         width = max(len(line.name) for line in self.lines)
-        for line in self.lines:
-            text.append(f"  {line.verdict:<8}  {line.name:<{width}}  {line.finding}")
-            if line.advice:
-                text.append(f"  {'':<8}  {'':<{width}}  -> {line.advice}")
-        if len(text) > _MAX_LINES:
-            text = [*text[: _MAX_LINES - 1], f"  ... {len(text) - _MAX_LINES + 1} more; see report.lines"]
+        rows = [self._rows(line, width) for line in self.lines]
+        shown: set[int] = set()
+        room = _MAX_LINES - 1
+        if sum(map(len, rows)) > room:
+            room -= 1  # for the note
+        # Lines keep their order, but where there is no room the worst go in first.
+        for place in sorted(range(len(rows)), key=lambda place: severity(self.lines[place].verdict), reverse=True):
+            if len(rows[place]) > room:
+                break
+            shown.add(place)
+            room -= len(rows[place])
+        text = [self.header(), *(row for place in sorted(shown) for row in rows[place])]
+        if len(shown) < len(rows):
+            rest: list[Verdict] = [line.verdict for place, line in enumerate(self.lines) if place not in shown]
+            text.append(f"  ... {len(rest)} more, {worse(rest)} at worst; see report.lines")
         return "\n".join(text)
+
+    @staticmethod
+    def _rows(line: Line, width: int) -> list[str]:
+        rows = [f"  {line.verdict:<8}  {line.name:<{width}}  {line.finding}"]
+        return rows + ([f"  {'':<8}  {'':<{width}}  -> {line.advice}"] if line.advice else [])
 
     def to_arviz(self) -> Any:
         """Give ranks and what they came from as arviz data.

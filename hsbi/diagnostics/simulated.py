@@ -66,16 +66,25 @@ class Sets(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A map from the data of a site to a few features: directions of large variance, and mean squares."""
+    """A map from the data of a site to a few features: directions of large variance, and mean squares.
 
+    Attributes:
+        points: The number of points of each observation.
+        center: The mean of the entries.
+        basis: Directions in units of their spread, `[entries, directions]`.
+    """
+
+    points: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     center: Array
     basis: Array
 
     def sites(self, observed: Observed) -> Array:
         """Give features of each site's data, `[sites, features]`."""
-        raw = _raw(observed)
-        energy = [jnp.mean(compress_tails(v) ** 2, axis=(1, 2, 3))[:, None] for v in observed.values.values()]
-        return jnp.concatenate([(raw - self.center) @ self.basis, *energy], axis=-1)
+        energy = [
+            _mean_known(compress_tails(value) ** 2, observed.known(name), (1, 2, 3))[:, None]
+            for name, value in observed.values.items()
+        ]
+        return jnp.concatenate([(_raw(observed, self.points) - self.center) @ self.basis, *energy], axis=-1)
 
 
 def summarize_sets(sites: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -101,18 +110,33 @@ def column_names(structure: Structure, names: tuple[str, ...]) -> tuple[str, ...
 
 def fit_summary(observed: Observed) -> Summary:
     """Choose the directions from many data sets."""
-    rows = np.asarray(jax.vmap(_raw)(observed), float)[np.asarray(observed.site_mask)]
+    points = tuple(value.shape[-2] for value in observed.values.values())
+    raw = jax.vmap(functools.partial(_raw, points=points))(observed)
+    rows = np.asarray(raw, float)[np.asarray(observed.site_mask & observed.has_data)]
     center = rows.mean(0)
     _, _, directions = np.linalg.svd(rows - center, full_matrices=False)
     scale = ((rows - center) @ directions[:_MAX_DIRECTIONS].T).std(0)
     basis = directions[:_MAX_DIRECTIONS].T / np.where(scale > 0, scale, 1.0)
-    return Summary(center=jnp.asarray(center, jnp.float32), basis=jnp.asarray(basis, jnp.float32))
+    return Summary(points=points, center=jnp.asarray(center, jnp.float32), basis=jnp.asarray(basis, jnp.float32))
 
 
-def _raw(observed: Observed) -> Array:
-    """Average each site's replicates, tails compressed, `[sites, entries]`."""
-    parts = [jnp.mean(compress_tails(value), axis=1) for value in observed.values.values()]
-    return jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=-1)
+def _raw(observed: Observed, points: tuple[int, ...]) -> Array:
+    """Average each site's known replicates, tails compressed, at the first of its points, `[sites, entries]`.
+
+    Entries without a known value, and points that a data set does not have, are at the center, which is zero.
+    """
+    parts = []
+    for (name, value), wanted in zip(observed.values.items(), points, strict=True):
+        mean = _mean_known(compress_tails(value), observed.known(name), 1)[:, :wanted]
+        mean = jnp.pad(mean, ((0, 0), (0, wanted - mean.shape[1]), (0, 0)))
+        parts.append(mean.reshape(mean.shape[0], -1))
+    return jnp.concatenate(parts, axis=-1)
+
+
+def _mean_known(value: Array, known: Array, axis: int | tuple[int, ...]) -> Array:
+    """Average what is known; zero where nothing is."""
+    total = jnp.sum(jnp.where(known, value, 0.0), axis=axis)
+    return total / jnp.maximum(jnp.sum(known, axis=axis), 1)
 
 
 @functools.partial(jit, static_argnames="num_sets")
@@ -236,6 +260,8 @@ def gaussian_fit(
     total = jnp.zeros(observed.site_mask.shape[0])
     for surrogate in surrogates:
         location, log_scale = surrogate.predict(site_features(program, surrogate, values, observed.design))
-        residual = (observed.values[surrogate.shape.name] - location) * jnp.exp(-log_scale)
-        total += jnp.sum(-0.5 * residual**2 - log_scale, axis=(1, 2, 3))
+        name = surrogate.shape.name
+        residual = (observed.values[name] - location) * jnp.exp(-log_scale)
+        terms = jnp.where(observed.known(name), -0.5 * residual**2 - log_scale, 0.0)
+        total += jnp.sum(terms, axis=(1, 2, 3))
     return total

@@ -80,7 +80,12 @@ def _natural(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 def worse(verdicts: Sequence[Verdict]) -> Verdict:
     """Give the worst of several verdicts."""
-    return max(verdicts, key=_ORDER.index)
+    return max(verdicts, key=severity)
+
+
+def severity(verdict: Verdict) -> int:
+    """Give the place of a verdict from the best to the worst."""
+    return _ORDER.index(verdict)
 
 
 def _size(bias: float, ratio: float, max_bias: float = MAX_BIAS) -> float:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.distributions import constraints
 
-from hsbi.model.coordinates import constrain, coordinate_sizes, unconstrain
+from hsbi.model.coordinates import constrain, constrain_with_prior, coordinate_sizes, unconstrain
 from hsbi.model.data import functional_inputs, observation_masks, site_covariates
 from hsbi.model.draws import draw_latents
 from hsbi.model.execution import Visit, execute, stand_in
@@ -70,6 +70,14 @@ class Coordinates:
         """Give the values of one draw in canonical layout; the inverse of `encode`."""
         raw = Latents(self.globals.unstandardize(latents.globals), self.locals.unstandardize(latents.locals))
         return constrain(program, split(self.sizes, raw))
+
+    def decode_with_prior(self, program: Program, latents: Latents) -> tuple[dict[str, Array], Array, Array]:
+        """Give the values of one draw, and the log prior densities of globals and of each site's locals, `[S]`.
+
+        Densities are those of the coordinates, up to a constant.
+        """
+        raw = Latents(self.globals.unstandardize(latents.globals), self.locals.unstandardize(latents.locals))
+        return constrain_with_prior(program, split(self.sizes, raw))
 
     def global_features(self, values: Mapping[str, Array]) -> Array:
         """Give standardized values of the globals of one draw, `[k]`."""

@@ -18,6 +18,7 @@ from hsbi.inference.batch import Observed, synthesize
 from hsbi.inference.identity import training_facts
 from hsbi.inference.joint import JointPosterior
 from hsbi.inference.posterior import Posterior
+from hsbi.inference.reweigh import Efficiency, can_reweigh, reweigh
 from hsbi.inference.scope import Scope, refuse_missing
 from hsbi.model.data import observed_data, refuse_impossible_counts
 from hsbi.model.draws import draw_latents, recompute, redraw_locals
@@ -81,6 +82,7 @@ class Inference:
         self._ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._scope: Scope | None = None
         self._drawn: tuple[Program, dict[str, Array], Array] | None = None
+        self.efficiency: Efficiency | None = None
 
     def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Any:
         """Spend the budget of simulations at draws from the prior; a second call starts over with a new ledger.
@@ -149,7 +151,7 @@ class Inference:
         observed = posterior.view.observe(data, design)
         self._warn_of_strange_data(program.structure, data, observed)
         has_empty = bool(program.structure.locals) and not bool(np.all(observed.has_data))
-        values = _sample(posterior, program, observed, key, num_samples, has_empty)
+        values, self.efficiency = _sample(posterior, program, observed, key, num_samples, has_empty)
         jax.block_until_ready(values)
         self.timings["sample"] = time.perf_counter() - started
         self._drawn = (program, values, jax.random.fold_in(key, 1))
@@ -364,8 +366,10 @@ def _sample(
     key: Array,
     num_draws: int,
     has_empty: bool = False,
-) -> dict[str, Array]:
-    latents = posterior.sample(program, observed, key, num_draws)
+) -> tuple[dict[str, Array], Efficiency | None]:
+    latents, efficiency = posterior.sample(program, observed, key, num_draws), None
+    if isinstance(posterior, Posterior) and can_reweigh(posterior):
+        latents, efficiency = reweigh(posterior, program, observed, latents, jax.random.fold_in(key, 3))
 
     def finish(draw: Any, own: Array) -> dict[str, Array]:
         values = posterior.coordinates.decode(program, draw)
@@ -373,7 +377,7 @@ def _sample(
             values |= _redraw_empty(program, own, values, observed.has_data)
         return {**values, **recompute(program, values)}
 
-    return jax.vmap(finish)(latents, jax.random.split(jax.random.fold_in(key, 2), num_draws))
+    return jax.vmap(finish)(latents, jax.random.split(jax.random.fold_in(key, 2), num_draws)), efficiency
 
 
 def _redraw_empty(program: Program, key: Array, values: dict[str, Array], has_data: Array) -> dict[str, Array]:

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro.distributions import constraints
 
+from hsbi.model.bijections import strip_independent
 from hsbi.model.transforms import Standardizer, fit_standardizer
 
 # Fourier features of a functional input that is scaled to [0, 1]: a few oscillations over the range, with fixed
@@ -110,6 +112,18 @@ def flatten_parameters(
         return values[name].reshape(rows, -1)
 
     return jnp.concatenate([*(flat(name) for name in names), covariates], axis=-1)
+
+
+def find_bound(support: constraints.Constraint, covariates: Array) -> int | None:
+    """Find the covariate that is the upper bound of a site's counts, such as a number of trials; None without one."""
+    base, _ = strip_independent(support)
+    if not isinstance(base, constraints.integer_interval):
+        return None
+    upper = np.asarray(base.upper_bound, float)
+    if upper.size != covariates.shape[0] or np.ptp(upper) == 0 or not np.all(np.isfinite(upper)):
+        return None
+    same = np.all(np.asarray(covariates) == upper.reshape(-1, 1), axis=0)
+    return int(np.argmax(same)) if same.any() else None
 
 
 def _augment(parameters: Array, positive: tuple[int, ...]) -> Array:

@@ -1,8 +1,7 @@
-"""What tells one trained model from another: its structure, its arguments and its densities."""
+"""What tells one trained model from another: its structure, its arguments and its settings."""
 
 import dataclasses
 import importlib.metadata
-import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,9 @@ from jax import Array
 
 import hsbi
 from hsbi.inference.codec import Encoder
-from hsbi.model import bijections
 from hsbi.model.arguments import unbind_arguments
 from hsbi.model.execution import Visit, execute, stand_in
 from hsbi.model.program import Program, map_leaves
-from hsbi.model.simulator import find_simulator
 from hsbi.model.structure import Structure
 from hsbi.model.trace import inspect
 from hsbi.training.checkpoint import describe_key, digest_arrays
@@ -25,9 +22,6 @@ from hsbi.training.facts import Facts, flatten_config
 
 if TYPE_CHECKING:
     from hsbi.inference.base import Inference
-
-# Single precision on another machine; another prior is off by far more.
-_RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
 def structure_facts(structure: Structure) -> Facts:
@@ -121,41 +115,3 @@ def _without_data(program: Program, estimator: "Inference") -> dict[str, Any]:
         return leaf
 
     return map_leaves(replace, program.arguments)
-
-
-def probe_densities(program: Program) -> dict[str, float]:
-    """Evaluate a number of each site that changes with its distribution, at values that are always the same.
-
-    It is the log density, and for a simulator the sum of its parameters. Two models with equal structures but other
-    priors or constants differ in them.
-    """
-
-    def probe() -> dict[str, Array]:
-        found: dict[str, Array] = {}
-
-        def latent(visit: Visit) -> Array:
-            shape = bijections.unconstrained_shape(visit.support, visit.shape)
-            raw = jnp.sin(1.0 + 1.7 * jnp.arange(math.prod(shape))).reshape(shape)
-            value = bijections.constrain(visit.support, raw)
-            found[visit.site.name] = jnp.sum(visit.fn.log_prob(value))
-            return value
-
-        def observe(visit: Visit) -> Array:
-            value, simulator = stand_in(visit), find_simulator(visit.fn)
-            if simulator is not None:
-                found[visit.site.name] = sum((jnp.sum(array) for array in simulator[0].params), jnp.zeros(()))
-            else:
-                found[visit.site.name] = jnp.sum(visit.fn.log_prob(value))
-            return value
-
-        execute(program, jax.random.key(0), latent=latent, observe=observe)
-        return found
-
-    return {name: float(value) for name, value in jax.jit(probe)().items()}
-
-
-def same_number(ours: float, theirs: float) -> bool:
-    """Say whether two numbers agree within single precision; what is not finite agrees with itself."""
-    if not (math.isfinite(ours) and math.isfinite(theirs)):
-        return str(ours) == str(theirs)
-    return math.isclose(ours, theirs, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)

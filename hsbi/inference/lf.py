@@ -1,6 +1,6 @@
 """Likelihood-factorized inference: simulate single sites, learn surrogates, train a posterior on synthetic data."""
 
-import math
+import dataclasses
 import os
 import time
 import warnings
@@ -24,10 +24,10 @@ from hsbi.inference.arrays import (
 from hsbi.inference.base import Inference
 from hsbi.inference.batch import Synthetic, View
 from hsbi.inference.designs import DesignFunction, Groups, pool_designs
-from hsbi.inference.features import fit_features, flatten_parameters
+from hsbi.inference.features import find_bound, fit_features, flatten_parameters
 from hsbi.inference.joint import JointConfig, JointPosterior, fit_joint
 from hsbi.inference.posterior import FactorizedConfig, Posterior
-from hsbi.inference.rows import Raw
+from hsbi.inference.rows import Raw, reshape_in_place
 from hsbi.inference.scope import make_scope
 from hsbi.inference.shared import fit_shared
 from hsbi.inference.stages import fit_posterior
@@ -44,10 +44,10 @@ from hsbi.simulation.ledger import Ledger
 from hsbi.simulation.shelf import Shelf
 from hsbi.training import Checkpoint, Progress, jit
 
-# Sites held out for validation in all, and bounds on the number of data sets they make.
-_HELD_OUT_SITES, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 128, 1024
+# Tokens of data sets held out for validation in all, and bounds on the number of data sets they make.
+_HELD_OUT_TOKENS, _MIN_HELD_OUT, _MAX_HELD_OUT = 51_200, 64, 1024
 # Values of an observation that its transform is scaled by, at most.
-_MAX_SCALED = 2**19
+_MAX_SCALED = 2**18
 # Folded into the key of the simulations for the designs that are drawn.
 _POOL = 7
 
@@ -240,16 +240,18 @@ class LF(Inference):
             inputs = design.inputs.get(shape.name)
             features = fit_features(names, parameters, inputs)
             raw = simulations.observations[shape.name]
-            values = raw.reshape(-1, shape.replicates, shape.points, shape.width)
+            values = reshape_in_place(raw, (-1, shape.points, shape.width))
             self._note_range(shape.name, raw)
-            every = max(1, math.prod(values.shape[:3]) // _MAX_SCALED)
-            transform = observation_transform(supports[shape.name], values.reshape(-1, shape.width)[::every])
-            surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform)
+            every = max(1, values.size // _MAX_SCALED)
+            transform = observation_transform(supports[shape.name], values[::every].reshape(-1, shape.width))
+            bound = find_bound(supports[shape.name], design.covariates)
+            bound = None if bound is None else parameters.shape[-1] - design.covariates.shape[-1] + bound
+            surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform, bound)
             is_log = transform.kind == "count"
             rows = Raw(
                 jnp.repeat(parameters, shape.replicates, axis=0),
                 None if inputs is None else inputs[simulations.index].reshape(-1, shape.points, inputs.shape[-1]),
-                values.reshape(-1, shape.points, shape.width),
+                values,
                 jnp.repeat(features.weights(features(parameters), logarithmic=is_log), shape.replicates),
                 jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
             )
@@ -296,7 +298,8 @@ class LF(Inference):
     def _fit_posterior(self, key: Array, held_out_key: Array, source: Synthetic, states: Checkpoint | None) -> None:
         config = self.posterior_config
         num_sites = source.num_sites[1]
-        num_held_out = max(_MIN_HELD_OUT, min(_MAX_HELD_OUT, _HELD_OUT_SITES // num_sites))
+        num_tokens = num_sites * max(surrogate.shape.num_tokens for surrogate in source.surrogates)
+        num_held_out = max(_MIN_HELD_OUT, min(_MAX_HELD_OUT, _HELD_OUT_TOKENS // num_tokens))
         held_out = _draw(source, held_out_key, num_held_out)
         view = make_view(source.surrogates, source.design, source.missing)
         if isinstance(config, JointConfig):
@@ -309,6 +312,9 @@ class LF(Inference):
                 checkpoint=states,
             )
         else:
+            if source.validity is not None:
+                # The surrogates' densities do not say how likely a valid simulation is.
+                config = dataclasses.replace(config, refine=False)
             posterior = Posterior(
                 config=config, coordinates=source.coordinates, view=view, surrogates=source.surrogates
             )

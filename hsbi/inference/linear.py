@@ -1,5 +1,6 @@
 """Linear location-scale regression, solved rather than trained."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,8 @@ _MAX_STEP = 1.0
 _MIN_STRENGTH = 4.0
 _ROUNDS_AFTER_DROP = 3
 _RIDGE = 1e-6
+# Numbers that columns which are fitted at once may hold.
+_MAX_HELD = 2**18
 
 
 class Linear(NamedTuple):
@@ -83,8 +86,21 @@ def fit_linear(features: Array, targets: Array, weights: Array) -> Linear:
         (log_scale, _), _ = jax.lax.scan(drop_weakest, (start, everything), None, length=num_columns - 1)
         return _least_squares(design, target, weights, design @ log_scale), log_scale
 
-    location, log_scale = jax.vmap(fit_one, in_axes=1, out_axes=1)(targets)
+    location, log_scale = for_each_column(fit_one, targets, design.size)
     return Linear(location / units[:, None], log_scale / units[:, None])
+
+
+def for_each_column(fit_one: Callable[[Array], tuple[Array, Array]], targets: Array, cost: int) -> tuple[Array, Array]:
+    """Fit every column of targets `[rows, d]`, as many at once as memory allows; columns again in what is given.
+
+    Args:
+        fit_one: Gives coefficients of one column, `[features]` twice.
+        targets: The columns.
+        cost: Numbers that one column holds at once.
+    """
+    number = max(1, min(targets.shape[1], _MAX_HELD // max(cost, 1)))
+    first, second = jax.lax.map(fit_one, targets.T, batch_size=number)
+    return first.T, second.T
 
 
 def _restrict(information: Array, keep: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What follows if surrogates were Gaussian and straight: the locals' posterior, and each site's marginal density."""
+"""What would follow for the locals of a site if surrogates were Gaussian and straight."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -51,11 +51,23 @@ def linearize(
     surrogates: tuple[Surrogate, ...],
     globals_: Array,
     observed: Observed,
+    *,
+    start: Array | None = None,
+    num_rounds: int = _ROUNDS,
 ) -> Linearized:
     """Approximate the posterior of the locals of one data set given its globals, by Gauss-Newton on the surrogates.
 
     With surrogate location f(z), scale s, Jacobian J of f / s and a standard normal prior of the coordinates z, the
     precision is I + J^T J and the mean solves it for J^T (r + J z), r the scaled residual at z.
+
+    Args:
+        program: The program.
+        coordinates: Coordinates of its latents.
+        surrogates: The surrogates.
+        globals_: Coordinates of the globals, `[d_g]`.
+        observed: The data set.
+        start: Where the locals start, `[S, d]`; at the center of the prior by default.
+        num_rounds: Rounds of Gauss-Newton.
     """
     num_sites, dim = observed.site_mask.shape[0], coordinates.dim("local")
     values, known, predict = _problem(program, coordinates, surrogates, globals_, observed)
@@ -63,41 +75,22 @@ def linearize(
     # Sites do not see each other, so one tangent serves all of them.
     tangents = jnp.broadcast_to(jnp.eye(dim)[:, None, :], (dim, num_sites, dim))
     identity = jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim))
-    mean, factor = jnp.zeros((num_sites, dim)), identity
-    for _ in range(_ROUNDS):
+
+    def improve(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        mean = state[0]
         location, log_scale = predict(mean)
-        slopes = jax.vmap(lambda tangent, at=mean: jax.jvp(lambda z: predict(z)[0], (at,), (tangent,))[1])(tangents)
+        slopes = jax.vmap(lambda tangent: jax.jvp(lambda z: predict(z)[0], (mean,), (tangent,))[1])(tangents)
         weight = jnp.exp(-log_scale)
         slopes = jnp.where(known[None], _bound(slopes * weight[None]), 0.0)
         residual = jnp.where(known, _bound((values - location) * weight), 0.0)
         precision = identity + jnp.einsum("ism,jsm->sij", slopes, slopes)
         pull = jnp.einsum("ism,sm->si", slopes, residual + jnp.einsum("jsm,sj->sm", slopes, mean))
         factor = cholesky(precision, min_eigenvalue=1.0)
-        mean = jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -_MAX_MEAN, _MAX_MEAN)
+        return jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -_MAX_MEAN, _MAX_MEAN), factor
+
+    start = jnp.zeros((num_sites, dim)) if start is None else start
+    mean, factor = jax.lax.fori_loop(0, num_rounds, improve, (start, identity))
     return Linearized(mean, factor)
-
-
-def log_marginal(
-    program: Program,
-    coordinates: Coordinates,
-    surrogates: tuple[Surrogate, ...],
-    globals_: Array,
-    observed: Observed,
-) -> Array:
-    """Approximate the log density of each site's data given the globals, its locals integrated out, `[S]`.
-
-    With the linearization at its mean z of precision L L^T and the scaled residual r there, it is
-    -|r|^2 / 2 - sum b - |z|^2 / 2 - log det L up to a constant (Laplace), exact for a straight Gaussian surrogate.
-    """
-    values, known, predict = _problem(program, coordinates, surrogates, globals_, observed)
-    total = jnp.zeros(values.shape[0])
-    mean = jnp.zeros((values.shape[0], coordinates.dim("local")))
-    if mean.shape[-1]:
-        mean, factor = linearize(program, coordinates, surrogates, globals_, observed)
-        total -= jnp.sum(0.5 * mean**2 + jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
-    location, log_scale = predict(mean)
-    residual = _bound((values - location) * jnp.exp(-log_scale))
-    return total - jnp.sum(jnp.where(known, 0.5 * residual**2 + log_scale, 0.0), axis=-1)
 
 
 def _problem(

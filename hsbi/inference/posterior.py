@@ -17,7 +17,6 @@ from hsbi.flow import log_prob as flow_log_prob
 from hsbi.inference.arrays import Coordinates, Latents
 from hsbi.inference.batch import Batch, Observed, View, at_sites
 from hsbi.inference.linearize import Linearized, linearize
-from hsbi.inference.refine import Refined, Refinement, seek_mode
 from hsbi.inference.surrogate import Surrogate
 from hsbi.model.program import Program
 from hsbi.networks.densities import GlobalNet, LocalNet
@@ -43,12 +42,14 @@ class FactorizedConfig:
         flow_depth: Hidden layers of the flows.
         heads: Attention heads within a site.
         batch_size: Data sets in a batch at most; fewer where sites are many.
-        batch_sites: Sites in a batch for the globals at most, before the number of data sets falls to a quarter.
-        local_sites: Sites in a batch for the locals, about.
+        batch_tokens: Tokens in a batch for the globals at most, before the number of data sets falls to a quarter. A
+            site has one token, or as many as it has points or replicates.
+        local_tokens: Tokens in a batch for the locals, about.
         num_ode_steps: Midpoint steps of a draw.
         head: Training of locations and scales.
         flow: Training of flows.
-        refine: Whether the globals may follow the surrogates' likelihood of the data set; not shown to help yet.
+        refine: Whether draws given a data set are moved to the posterior that the surrogates' densities imply, where
+            they have no flow.
         dtype: Type of the networks' computation; `bfloat16` suits GPUs.
     """
 
@@ -57,19 +58,19 @@ class FactorizedConfig:
     flow_depth: int = 3
     heads: int = 4
     batch_size: int = 128
-    batch_sites: int = 12_800
-    local_sites: int = 1024
+    batch_tokens: int = 12_800
+    local_tokens: int = 1024
     num_ode_steps: int = 12
     head: FitConfig = _HEAD
     flow: FitConfig = _FLOW
-    refine: bool = False
+    refine: bool = True
     dtype: str = "float32"
 
-    def num_sets(self, num_sites: int, level: str) -> int:
-        """Choose the data sets in a batch."""
+    def num_sets(self, num_tokens: int, level: str) -> int:
+        """Choose the data sets in a batch, given the tokens of a data set."""
         if level == "global":
-            return max(self.batch_size // 4, min(self.batch_size, self.batch_sites // num_sites))
-        return max(4, min(self.batch_size, self.local_sites // num_sites))
+            return max(self.batch_size // 4, min(self.batch_size, self.batch_tokens // num_tokens))
+        return max(4, min(self.batch_size, self.local_tokens // num_tokens))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,6 @@ class Posterior:
         view: What networks see of observations.
         surrogates: The surrogates that locals are linearized by; empty without.
         global_weights: Weights for the globals, or None where there are none.
-        refinement: How the globals follow the surrogates' likelihood of the data set, or None where it did not help.
         local_weights: Weights for the locals, or None where there are none.
     """
 
@@ -145,7 +145,6 @@ class Posterior:
     surrogates: tuple[Surrogate, ...] = ()
     global_weights: Weights | None = None
     local_weights: Weights | None = None
-    refinement: Refinement | None = None
 
     def level(self, level: str) -> Level:
         """Give the modules of a level."""
@@ -167,7 +166,7 @@ class Posterior:
         Permuting sites together with their noise permutes the draws.
         """
         features = self.view.features(observed)
-        globals_ = self._transport_globals(program, observed, features, noise.globals)
+        globals_ = self._transport_globals(features, noise.globals)
         if self.local_weights is None:
             return Latents(globals_, noise.locals)
         level, weights = self.level("local"), self.local_weights
@@ -175,8 +174,8 @@ class Posterior:
         num_draws, num_sites, _ = noise.locals.shape
 
         def transport_one(task: Latents) -> Array:
-            base = self._linearize(program, task.globals, observed)
-            relative = self._relative(program, task.globals, base, num_sites)
+            base = self.linearized(program, task.globals, observed)
+            relative = self.relative(program, task.globals, base, num_sites)
             context, gaussian = apply(level.net, weights.head, encoding, relative, method="predict")
             velocity = level.velocity(weights.flow, context)
             residual = integrate(velocity, task.locals, num_steps=self.config.num_ode_steps)
@@ -186,7 +185,7 @@ class Posterior:
         locals_ = jax.lax.map(transport_one, Latents(globals_, noise.locals), batch_size=chunk)
         return Latents(globals_, locals_)
 
-    def _transport_globals(self, program: Program, observed: Observed, features: SiteFeatures, noise: Array) -> Array:
+    def _transport_globals(self, features: SiteFeatures, noise: Array) -> Array:
         level, weights = self.level("global"), self.global_weights
         if weights is None:
             return noise
@@ -197,13 +196,7 @@ class Posterior:
         context, gaussian = apply(level.net, weights.head, features)
         velocity = level.velocity(weights.flow, repeat(context))
         residual = integrate(velocity, noise, num_steps=self.config.num_ode_steps)
-        if self.refinement is not None:
-            residual = jax.tree.map(repeat, self._refine(program, observed, gaussian)).color(residual)
         return color(jax.tree.map(repeat, gaussian), residual)
-
-    def _refine(self, program: Program, observed: Observed, gaussian: Gaussian) -> Refined:
-        assert self.refinement is not None
-        return self.refinement(seek_mode(program, self.coordinates, self.surrogates, gaussian, observed))
 
     def log_prob(self, program: Program, observed: Observed, latents: Latents, *, num_steps: int = 32) -> Array:
         """Evaluate the log density of one draw in the standardized coordinates."""
@@ -212,25 +205,25 @@ class Posterior:
         if self.global_weights is not None:
             level, weights = self.level("global"), self.global_weights
             context, gaussian = apply(level.net, weights.head, features)
-            refined = None if self.refinement is None else self._refine(program, observed, gaussian)
-            total += _log_density(level, weights, context[None], gaussian, latents.globals, num_steps, refined)[0]
+            total += _log_density(level, weights, context[None], gaussian, latents.globals, num_steps)[0]
         if self.local_weights is not None:
             level, weights = self.level("local"), self.local_weights
-            base = self._linearize(program, latents.globals, observed)
-            relative = self._relative(program, latents.globals, base, observed.site_mask.shape[0])
+            base = self.linearized(program, latents.globals, observed)
+            relative = self.relative(program, latents.globals, base, observed.site_mask.shape[0])
             context, gaussian = apply(level.net, weights.head, features, relative)
             per_site = _log_density(level, weights, context, gaussian, base.whiten(latents.locals), num_steps)
             per_site += jnp.sum(jnp.log(jnp.diagonal(base.factor, axis1=-2, axis2=-1)), axis=-1)
             total += jnp.sum(per_site * observed.site_mask)
         return total
 
-    def _linearize(self, program: Program, globals_: Array, observed: Observed) -> Linearized:
+    def linearized(self, program: Program, globals_: Array, observed: Observed) -> Linearized:
+        """Approximate each site's locals given the globals by the surrogates' linearization; the prior without any."""
         num_sites, dim = observed.site_mask.shape[0], self.coordinates.dim("local")
         if self.surrogates:
             return linearize(program, self.coordinates, self.surrogates, globals_, observed)
         return Linearized(jnp.zeros((num_sites, dim)), jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim)))
 
-    def _relative(self, program: Program, globals_: Array, base: Linearized, num_sites: int) -> Array:
+    def relative(self, program: Program, globals_: Array, base: Linearized, num_sites: int) -> Array:
         """Give what the locals' networks see that depends on the globals, `[S, F]`."""
         locals_ = jnp.zeros((num_sites, self.coordinates.dim("local")))
         values = self.coordinates.decode(program, Latents(globals_, locals_))
@@ -246,25 +239,17 @@ class Posterior:
 
         def one(index: Array, latents: Latents, observed: Observed) -> tuple[Array, Array]:
             own, _ = at_sites(program, observed.design, index)
-            base = self._linearize(own, latents.globals, observed)
-            return self._relative(own, latents.globals, base, mask.shape[1]), base.whiten(latents.locals)
+            base = self.linearized(own, latents.globals, observed)
+            return self.relative(own, latents.globals, base, mask.shape[1]), base.whiten(latents.locals)
 
         relative, target = jax.vmap(one)(batch.index, batch.latents, batch.observed)
         return Task(features, relative, target, mask.astype(jnp.float32))
 
 
 def _log_density(
-    level: Level,
-    weights: Weights,
-    context: Array,
-    gaussian: Gaussian,
-    target: Array,
-    num_steps: int,
-    refined: Refined | None = None,
+    level: Level, weights: Weights, context: Array, gaussian: Gaussian, target: Array, num_steps: int
 ) -> Array:
-    residual, log_scale = whiten(gaussian, target), gaussian.log_scale
-    if refined is not None:
-        residual, log_scale = refined.whiten(residual), log_scale + refined.log_factor
+    residual = whiten(gaussian, target)
     rows = residual if residual.ndim == 2 else residual[None]
     density = flow_log_prob(level.velocity(weights.flow, context), rows, num_steps=num_steps)
-    return density - jnp.sum(log_scale, axis=-1).reshape(density.shape)
+    return density - jnp.sum(gaussian.log_scale, axis=-1).reshape(density.shape)

@@ -15,17 +15,18 @@ from hsbi.inference.batch import View
 from hsbi.inference.codec import Decoder, Encoder
 from hsbi.inference.direct import Direct
 from hsbi.inference.features import ParameterFeatures
-from hsbi.inference.identity import describe_arguments, probe_densities, same_number, structure_facts, versions
+from hsbi.inference.identity import describe_arguments, structure_facts, versions
 from hsbi.inference.joint import JointConfig, JointPosterior
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
 from hsbi.inference.pf import PF
 from hsbi.inference.posterior import FactorizedConfig, Posterior, Weights
-from hsbi.inference.refine import Refinement
 from hsbi.inference.scope import Scope
+from hsbi.inference.scores import CountNoise
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig, _Networks
 from hsbi.inference.validity import Classifier, Validity
 from hsbi.model.arguments import unbind_arguments
+from hsbi.model.densities import list_other_densities, probe_densities
 from hsbi.model.program import Program
 from hsbi.model.structure import Covariate, Plate, Site, Structure
 from hsbi.model.trace import inspect
@@ -42,6 +43,7 @@ _ESTIMATORS: dict[str, type[Inference]] = {"Direct": Direct, "LF": LF, "PF": PF}
 _CLASSES: dict[str, type] = {
     "Classifier": Classifier,
     "Coordinates": Coordinates,
+    "CountNoise": CountNoise,
     "Covariate": Covariate,
     "FactorizedConfig": FactorizedConfig,
     "FitConfig": FitConfig,
@@ -55,7 +57,6 @@ _CLASSES: dict[str, type] = {
     "ParameterFeatures": ParameterFeatures,
     "Plate": Plate,
     "Posterior": Posterior,
-    "Refinement": Refinement,
     "Scope": Scope,
     "Site": Site,
     "Standardizer": Standardizer,
@@ -180,12 +181,7 @@ def _check_model(
         ) from error
     found = list_differences(structure_facts(program.structure), structure_facts(structure))
     if not found and densities is not None:
-        now = probe_densities(program)
-        found = [
-            f"site {name!r}: the log density at a fixed point was {value:.6g}, is {now[name]:.6g}"
-            for name, value in densities.items()
-            if not same_number(value, now[name])
-        ]
+        found = list_other_densities(densities, probe_densities(program))
     if found:
         raise ValueError(f"{path} was trained for another model: {'; '.join(found)}. Pass the model it was saved with.")
 

@@ -15,7 +15,6 @@ from jax import Array
 
 from hsbi.flow import flow_matching_loss
 from hsbi.inference.batch import Batch, Stored, Synthetic
-from hsbi.inference.opinions import RowsFlow, fit_refinement
 from hsbi.inference.posterior import Level, Posterior, Task, Weights
 from hsbi.model.program import Program
 from hsbi.networks.densities import add_linear
@@ -31,8 +30,6 @@ _STEPS_PER_BATCH = 6
 _RIDGE = 1e-5
 # Epochs without improvement after which training on stored data sets stops, unless the configuration says otherwise.
 _PATIENCE = 6
-# Rows in a batch of kept residuals.
-_ROWS = 512
 
 
 class Training(NamedTuple):
@@ -130,7 +127,7 @@ def fit_posterior(
         The posterior with weights, and the losses by epoch of each stage.
     """
     losses: dict[str, np.ndarray] = {}
-    num_sites = held_out.index.shape[1]
+    num_tokens = held_out.index.shape[1] * max(shape.num_tokens for shape in posterior.view.shapes)
     config = posterior.config
     trained: dict[str, Weights | None] = {}
     for number, level in enumerate(("global", "local")):
@@ -142,7 +139,7 @@ def fit_posterior(
         task = _make_task(program, posterior, held_out, level)
         data = Training(program, posterior, source, task, None, keys[4])
         start_head, start_flow = _initialize(modules, keys[0], jax.tree.map(lambda array: array[:1], task))
-        num_sets = config.num_sets(num_sites, level)
+        num_sets = config.num_sets(num_tokens, level)
         name = f"posterior of {level}s"
         head = fit(
             keys[1],
@@ -158,20 +155,12 @@ def fit_posterior(
         if level == "global" and isinstance(source, Synthetic):
             weights = _solve_location(keys[3], modules, weights, data, num_sets)
         data = data._replace(head=weights)
-        stage, given, plan = _Flow(level=level, num_sets=num_sets), data, _for_source(config.flow, source)
-        if level == "global" and config.refine and isinstance(source, Synthetic):
-            own_key = jax.random.fold_in(keys[3], 1)
-            refinement, rows = fit_refinement(own_key, modules, program, posterior, source, weights, num_sets)
-            posterior = dataclasses.replace(posterior, refinement=refinement)
-            if refinement is not None:
-                stage, given = RowsFlow(level=modules, batch_size=_ROWS), rows
-                plan = dataclasses.replace(plan, patience=plan.patience or _PATIENCE)
         flow = fit(
             keys[2],
             start_flow,
-            stage,
-            given,
-            plan,
+            _Flow(level=level, num_sets=num_sets),
+            data,
+            _for_source(config.flow, source),
             name=f"{name}: flow",
             progress=progress,
             checkpoint=checkpoint,

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,15 +14,17 @@ from jax import Array
 
 from hsbi.flow import flow_matching_loss
 from hsbi.inference.cells import log_mass, truncated_normal
+from hsbi.inference.count_linear import fit_count_linear
 from hsbi.inference.linear import Linear, fit_linear
 from hsbi.inference.rows import Raw, Rows, usable_rows
-from hsbi.inference.surrogate import Surrogate, _Networks
+from hsbi.inference.surrogate import Surrogate
 from hsbi.training import Checkpoint, Progress, fit, jit, no_progress
 
 # Values that the linear part is solved for, at most.
-_MAX_SOLVED = 2**22
-# A network is kept if it improves the held-out loss by more than this many standard errors of the improvement.
-_MIN_GAIN = 1.5
+_MAX_SOLVED = 2**20
+# A network is kept if it improves the held-out loss by more than this many standard errors of the improvement. A flow
+# has to do more: without one the surrogate has a density that draws can be weighed by.
+_MIN_GAIN, _MIN_FLOW_GAIN = 1.5, 3.0
 # With fewer rows held out that standard error means nothing.
 _MIN_HELD_OUT = 8
 # Points of a function are coupled if their residuals correlate by this much, and by so many standard errors.
@@ -29,6 +32,8 @@ _MIN_CORRELATION, _MIN_STRENGTH = 0.05, 4.0
 _MAX_RESIDUAL = 6.0
 # Validation of a flow repeats each held-out row with this many fixed times and noises.
 _VALIDATION_REPEATS = 8
+# Held-out values whose losses are computed at once.
+_MAX_VALIDATED = 2**15
 
 
 def fit_surrogate(
@@ -58,12 +63,12 @@ def fit_surrogate(
     shape, networks = surrogate.shape, surrogate.networks
     config = networks.config
     rows = _drop_failed(rows, surrogate, noise_key)
-    held_out, kept = _hold_out(order_key, rows, config.held_out)
+    held_out, kept = _hold_out(order_key, np.asarray(rows.simulation), config.held_out)
     # Regression needs no more; all else sees every row, batch by batch.
     some = _encode(
         rows, kept[: _MAX_SOLVED // (shape.points * shape.width)], surrogate, jax.random.fold_in(noise_key, 1)
     )
-    surrogate = dataclasses.replace(surrogate, linear=_solve(some))
+    surrogate = dataclasses.replace(surrogate, linear=_solve(some, surrogate))
     losses: dict[str, np.ndarray] = {}
     data = {
         "rows": rows,
@@ -74,7 +79,7 @@ def fit_surrogate(
     }
 
     first = some.take(jnp.arange(1))
-    start = _initialize_correction(networks, init_key, first)
+    start = _initialize_correction(surrogate, init_key, first)
     stage = _Correction(batch_size=config.batch_size)
     name = f"surrogate of {shape.name}"
     watch = {"progress": progress, "checkpoint": checkpoint}
@@ -86,36 +91,39 @@ def fit_surrogate(
         surrogate = dataclasses.replace(surrogate, networks=dataclasses.replace(networks, coupled=True))
     data["surrogate"] = surrogate
 
-    start_flow = _initialize_flow(surrogate.networks, init_key, first)
+    start_flow = _initialize_flow(surrogate, init_key, first)
     stage = _Flow(batch_size=config.batch_size)
     result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", **watch)
     losses["flow"] = result.losses
-    # Integers are never Gaussian: their flow is kept unless it does harm. The loss hardly sees a skewness that widens
-    # the posterior by a third.
-    if _helps(stage, start_flow, result.params, data, -_MIN_GAIN if surrogate.transform.is_discrete else _MIN_GAIN):
+    if _helps(stage, start_flow, result.params, data, _MIN_FLOW_GAIN):
         surrogate = dataclasses.replace(surrogate, flow=result.params)
     return surrogate, losses
 
 
-def _hold_out(key: Array, rows: Rows | Raw, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def _hold_out(key: Array, simulation: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Hold out whole simulations: replicates of one share its parameters, and must not be on both sides.
+
+    Args:
+        key: A random key.
+        simulation: The simulation of each row.
+        fraction: The share of simulations to hold out.
 
     Returns:
         The rows held out and the rows kept.
     """
-    simulations = np.unique(np.asarray(rows.simulation))
+    simulations = np.unique(simulation)
     order = np.asarray(jax.random.permutation(key, simulations.size))
     chosen = simulations[order[: max(1, int(fraction * simulations.size))]]
-    is_held_out = np.isin(np.asarray(rows.simulation), chosen)
+    is_held_out = np.isin(simulation, chosen)
     return np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
 
 
 def held_out_simulations(key: Array, surrogate: Surrogate, rows: Rows | Raw) -> np.ndarray:
     """List the simulations that `fit_surrogate` holds out with the same key and rows."""
     order_key, *_, noise_key = jax.random.split(key, 5)
-    usable = rows.take(np.flatnonzero(find_usable(rows, surrogate, noise_key)))
-    chosen, _ = _hold_out(order_key, usable, surrogate.networks.config.held_out)
-    return np.unique(np.asarray(usable.simulation)[chosen])
+    simulation = np.asarray(rows.simulation)[np.asarray(find_usable(rows, surrogate, noise_key))]
+    chosen, _ = _hold_out(order_key, simulation, surrogate.networks.config.held_out)
+    return np.unique(simulation[chosen])
 
 
 find_usable = jit(usable_rows)
@@ -139,20 +147,25 @@ def _drop_failed(rows: Rows | Raw, surrogate: Surrogate, key: Array) -> Rows | R
 
 
 @jit
-def _solve(rows: Rows) -> Linear:
+def _solve(rows: Rows, surrogate: Surrogate) -> Linear:
     num_points = rows.values.shape[1]
     weights = jnp.repeat(rows.weights, num_points)
-    return fit_linear(_merge(rows.features), _merge(rows.values), weights)
+    features, noise = surrogate.split(_merge(rows.features))
+    if noise is not None and rows.counts is not None:
+        return fit_count_linear(features, _merge(rows.counts), weights, noise)
+    return fit_linear(features, _merge(rows.values), weights)
 
 
-@functools.partial(jit, static_argnames="networks")
-def _initialize_correction(networks: _Networks, key: Array, rows: Rows) -> Any:
-    return networks.initial_correction(jax.random.split(key)[0], rows.features)
+@jit
+def _initialize_correction(surrogate: Surrogate, key: Array, rows: Rows) -> Any:
+    features, _ = surrogate.split(rows.features)
+    return surrogate.networks.initial_correction(jax.random.split(key)[0], features)
 
 
-@functools.partial(jit, static_argnames="networks")
-def _initialize_flow(networks: _Networks, key: Array, rows: Rows) -> Any:
-    return networks.field.init(jax.random.split(key)[1], rows.values, jnp.zeros(1), rows.features)
+@jit
+def _initialize_flow(surrogate: Surrogate, key: Array, rows: Rows) -> Any:
+    features, _ = surrogate.split(rows.features)
+    return surrogate.networks.field.init(jax.random.split(key)[1], rows.values, jnp.zeros(1), features)
 
 
 def _depend(surrogate: Surrogate, rows: Rows) -> bool:
@@ -188,15 +201,7 @@ def _merge(array: Array) -> Array:
 
 
 def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any, min_gain: float = _MIN_GAIN) -> bool:
-    """Say whether trained weights beat the weights they started from on simulations held out.
-
-    Args:
-        stage: What was trained.
-        before: The weights before.
-        after: The weights after.
-        data: What the stage was given.
-        min_gain: By how many standard errors they must do better.
-    """
+    """Say whether trained weights beat the weights they started from on simulations held out, by standard errors."""
     gain, weights = np.asarray(_gains(stage, before, after, data)), np.asarray(data["held_out"].weights)
     if gain.size < _MIN_HELD_OUT:
         return False
@@ -218,13 +223,13 @@ class _Correction:
 
     def loss(self, params: Any, key: Array, data: Any) -> Array:
         batch = _draw_rows(key, data, self.batch_size)
-        return _average(_gaussian_loss(data["surrogate"], params, batch), batch.weights)
+        return _average(_location_loss(data["surrogate"], params, batch), batch.weights)
 
     def validate(self, params: Any, data: Any) -> Array:
         return _average(self.per_row(params, data), data["held_out"].weights)
 
     def per_row(self, params: Any, data: Any) -> Array:
-        return _gaussian_loss(data["surrogate"], params, data["held_out"])
+        return _in_parts(lambda rows, _: _location_loss(data["surrogate"], params, rows), data["held_out"], data["key"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -242,9 +247,25 @@ class _Flow:
         return _average(self.per_row(params, data), data["held_out"].weights)
 
     def per_row(self, params: Any, data: Any) -> Array:
-        keys = jax.random.split(data["key"], _VALIDATION_REPEATS)
-        losses = jax.vmap(lambda key: _flow_loss(data["surrogate"], params, key, data["held_out"]))(keys)
-        return jnp.mean(losses, axis=0)
+        def repeat(rows: Rows, key: Array) -> Array:
+            keys = jax.random.split(key, _VALIDATION_REPEATS)
+            losses = jax.vmap(lambda own: _flow_loss(data["surrogate"], params, own, rows))(keys)
+            return jnp.mean(losses, axis=0)
+
+        return _in_parts(repeat, data["held_out"], data["key"])
+
+
+def _in_parts(losses: Callable[[Rows, Array], Array], rows: Rows, key: Array) -> Array:
+    """Give the loss of each row, so many values at a time that memory hardly notices."""
+    number, *size = rows.values.shape
+    most = max(1, _MAX_VALIDATED // math.prod(size))
+    if number <= most:
+        return losses(rows, key)
+
+    def one(row: Array) -> Array:
+        return losses(rows.take(row[None]), jax.random.fold_in(key, row))[0]
+
+    return jax.lax.map(one, jnp.arange(number), batch_size=most)
 
 
 def _draw_rows(key: Array, data: Any, number: int) -> Rows:
@@ -259,29 +280,41 @@ def _residual(surrogate: Surrogate, key: Array, rows: Rows) -> Array:
 
     They are standard normal where location and scale say all, so that a flow learns nothing of the spreading.
     """
-    location, log_scale = surrogate.predict(rows.features)
+    ends = _ends(surrogate, rows)
+    if ends is not None:
+        return truncated_normal(jax.random.uniform(key, rows.values.shape), *ends)
+    first, second = surrogate.parameters(rows.features)
+    return (rows.values - first) * jnp.exp(-second)
+
+
+def _ends(surrogate: Surrogate, rows: Rows) -> tuple[Array, Array] | None:
+    """Give the ends of the cells of integers in units of a standard normal; None for other observations."""
+    if rows.counts is not None:
+        return surrogate.ends(rows.features, rows.counts)
     if rows.cells is None:
-        return (rows.values - location) * jnp.exp(-log_scale)
-    low, high = ((end - location) * jnp.exp(-log_scale) for end in rows.cells)
-    return truncated_normal(jax.random.uniform(key, low.shape), low, high)
+        return None
+    first, second = surrogate.parameters(rows.features)
+    low, high = ((end - first) * jnp.exp(-second) for end in rows.cells)
+    return low, high
 
 
 def _average(losses: Array, weights: Array) -> Array:
     return jnp.sum(losses * weights) / jnp.sum(weights)
 
 
-def _gaussian_loss(surrogate: Surrogate, params: Any, rows: Rows) -> Array:
+def _location_loss(surrogate: Surrogate, params: Any, rows: Rows) -> Array:
     """Give the negative log density of each row, for integers the negative log probability of their cells."""
-    location, log_scale = dataclasses.replace(surrogate, correction=params).predict(rows.features)
-    if rows.cells is not None:
-        low, high = ((end - location) * jnp.exp(-log_scale) for end in rows.cells)
-        return -jnp.sum(log_mass(low, high), axis=(-2, -1))
-    residual = (rows.values - location) * jnp.exp(-log_scale)
-    return jnp.sum(0.5 * residual**2 + log_scale, axis=(-2, -1))
+    corrected = dataclasses.replace(surrogate, correction=params)
+    ends = _ends(corrected, rows)
+    if ends is not None:
+        return -jnp.sum(log_mass(*ends), axis=(-2, -1))
+    first, second = corrected.parameters(rows.features)
+    residual = (rows.values - first) * jnp.exp(-second)
+    return jnp.sum(0.5 * residual**2 + second, axis=(-2, -1))
 
 
 def _flow_loss(surrogate: Surrogate, params: Any, key: Array, rows: Rows) -> Array:
     noise_key, match_key = jax.random.split(key)
     residual = _residual(surrogate, noise_key, rows)
-    velocity = surrogate.networks.velocity(params, rows.features)
+    velocity = surrogate.velocity(params, rows.features)
     return flow_matching_loss(match_key, velocity, residual, event_ndim=residual.ndim - 1).per_sample

@@ -77,11 +77,11 @@ class Affine(NamedTuple):
             return (raw - self.loc) / self.scale
         return jnp.squeeze(solve_triangular(self.tril, (raw - self.loc)[..., None], lower=True), -1)
 
-    def log_det(self) -> Array:
-        """Sum the log-determinant of `forward` over everything."""
+    def log_scales(self) -> Array:
+        """Give the terms of the log-determinant of `forward`, of the shape of `loc`; their sum is all of it."""
         if self.tril is None:
-            return jnp.sum(jnp.log(self.scale))
-        return jnp.sum(jnp.log(jnp.diagonal(self.tril, axis1=-2, axis2=-1)))
+            return jnp.log(self.scale)
+        return jnp.log(jnp.diagonal(self.tril, axis1=-2, axis2=-1))
 
 
 def conditional_affine(fn: dist.Distribution, shape: tuple[int, ...]) -> Affine:

@@ -10,11 +10,13 @@ import jax
 import numpy as np
 from jax import Array
 
-from hsbi.model.dependence import Probe, frame_of
+from hsbi.model.dependence import Probe, Uses, frame_of
 from hsbi.model.record import Recording, Statement
 from hsbi.model.structure import Covariate, Plate
 
 _MAX_READINGS = 64
+# NumPy's kinds of objects, strings, times and complex numbers.
+NO_NUMBERS = "OSUMmc"
 
 
 class ArrayArgument(NamedTuple):
@@ -37,6 +39,20 @@ class _Candidate(NamedTuple):
     argument: ArrayArgument
     data: str | None
     axes: tuple[int | None, ...]
+
+
+class Covariates(NamedTuple):
+    """The arguments with one entry per site.
+
+    Attributes:
+        found: The covariates.
+        complete: Whether they account for all differences between sites; None where that cannot be tested.
+        both: Those that reach data as well as distributions, by path.
+    """
+
+    found: tuple[Covariate, ...]
+    complete: bool | None
+    both: dict[str, Uses]
 
 
 def bind_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +93,7 @@ def _signature(program: Callable[..., Any]) -> inspect.Signature:
 
 
 def array_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ArrayArgument]:
-    """List the arrays among the arguments; scalars are not arrays."""
+    """List the arrays of numbers among the arguments; scalars are not arrays."""
     positions = jax.tree.unflatten(
         jax.tree.structure((tuple(args), dict(kwargs))), range(len(jax.tree.leaves((tuple(args), dict(kwargs)))))
     )
@@ -87,7 +103,7 @@ def array_arguments(program: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     for name, tree in named.items():
         for path, position in jax.tree_util.tree_leaves_with_path(tree):
             leaf = leaves[position]
-            if isinstance(leaf, np.ndarray | Array) and np.ndim(leaf) > 0:
+            if isinstance(leaf, np.ndarray | Array) and np.ndim(leaf) > 0 and leaf.dtype.kind not in NO_NUMBERS:
                 found.append(ArrayArgument(name + jax.tree_util.keystr(path), position, leaf))
     return found
 
@@ -99,7 +115,7 @@ def find_covariates(
     plate: Plate | None,
     probe: Probe,
     latents: Mapping[str, Any],
-) -> tuple[tuple[Covariate, ...], bool | None]:
+) -> Covariates:
     """List the array arguments with one entry per site, and say which are data.
 
     An axis as long as the site plate may be so by chance. So the sites are put in another order, locals and arguments
@@ -112,13 +128,12 @@ def find_covariates(
         plate: The site plate.
         probe: The program to run.
         latents: Shapes of the latents.
-
-    Returns:
-        The covariates, and whether they account for all differences between sites; None where that cannot be tested.
     """
     if plate is None:
-        return (), None
+        return Covariates((), None, {})
     candidates = [c for a in arguments if (c := _candidate(a, recording, data, plate)) is not None]
+    uses = _find_uses(candidates, probe)
+    candidates = [_tell_data(c, uses.get(c.argument.position), recording, plate) for c in candidates]
     choice, complete = [c.axes[0] for c in candidates], None
     if plate.size > 1 and probe.is_open([c.argument.position for c in candidates]):
         readings = itertools.islice(itertools.product(*(c.axes for c in candidates)), _MAX_READINGS)
@@ -134,7 +149,30 @@ def find_covariates(
         for c, axis in zip(candidates, choice, strict=True)
         if axis is not None
     ]
-    return tuple(covariates), complete
+    both = {c.argument.path: used for c in candidates if (used := uses.get(c.argument.position)) and all(used)}
+    return Covariates(tuple(covariates), complete, both)
+
+
+def _find_uses(candidates: Sequence[_Candidate], probe: Probe) -> dict[int, Uses]:
+    positions = [c.argument.position for c in candidates]
+    return probe.uses(positions) if probe.is_open(positions) else {}
+
+
+def _tell_data(candidate: _Candidate, uses: Uses | None, recording: Recording, plate: Plate) -> _Candidate:
+    """Mark an argument as data where it does nothing but become data, as in `obs=jnp.log(raw)`."""
+    if candidate.data is not None or uses is None or uses.distributions or not uses.data:
+        return candidate
+    statement = recording[uses.data[0]]
+    own = _own_axis(candidate.argument, statement, plate)
+    same_axes = np.ndim(candidate.argument.value) == np.ndim(statement.value)
+    return candidate._replace(data=statement.name, axes=(own,) if same_axes and own is not None else candidate.axes)
+
+
+def _own_axis(argument: ArrayArgument, statement: Statement, plate: Plate) -> int | None:
+    """Give the axis along which data of a statement have one entry per site, where they have."""
+    shape, frame = np.shape(argument.value), frame_of(statement, plate.name)
+    axis = -1 if frame is None else len(shape) + frame.dim - statement.event_dim
+    return axis if axis >= 0 and shape[axis] == plate.size else None
 
 
 def per_site_arrays(arguments: Sequence[ArrayArgument], size: int) -> dict[int, Any]:
@@ -152,9 +190,8 @@ def _candidate(
     axes = [axis for axis, size in enumerate(shape) if size == plate.size]
     statement = _find_data(argument, recording, data)
     if statement is not None:
-        frame = frame_of(statement, plate.name)
-        own = len(shape) + frame.dim - statement.event_dim if frame else None
-        return _Candidate(argument, statement.name, (own,)) if own in axes else None
+        own = _own_axis(argument, statement, plate)
+        return None if own is None else _Candidate(argument, statement.name, (own,))
     return _Candidate(argument, None, (*axes, None)) if axes else None
 
 

@@ -43,14 +43,18 @@ def unconstrain(program: Program, values: Mapping[str, Array]) -> dict[str, Arra
 
 def constrain(program: Program, coordinates: Mapping[str, Array]) -> dict[str, Array]:
     """Give the values of one draw in canonical layout; the inverse of `unconstrain`."""
-    values, _ = _constrain(program, coordinates)
-    return values
+    return _constrain(program, coordinates)[0]
 
 
 def log_prior(program: Program, coordinates: Mapping[str, Array]) -> Array:
     """Evaluate the log density of the prior in the coordinates, Jacobians included, over all latents of one draw."""
-    _, log_density = _constrain(program, coordinates)
-    return log_density
+    _, of_globals, of_sites = _constrain(program, coordinates)
+    return of_globals + jnp.sum(of_sites)
+
+
+def constrain_with_prior(program: Program, coordinates: Mapping[str, Array]) -> tuple[dict[str, Array], Array, Array]:
+    """Give the values of one draw, the log prior density of its globals, and that of each site's locals, `[S]`."""
+    return _constrain(program, coordinates)
 
 
 def coordinate_sizes(program: Program) -> dict[str, int]:
@@ -65,9 +69,16 @@ def coordinate_sizes(program: Program) -> dict[str, int]:
     return sizes
 
 
-def _constrain(program: Program, coordinates: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+def _constrain(program: Program, coordinates: Mapping[str, Array]) -> tuple[dict[str, Array], Array, Array]:
     values: dict[str, Array] = {}
-    terms: list[Array] = []
+    of_globals, of_sites = [jnp.zeros(())], [jnp.zeros(program.num_sites)]
+
+    def add(visit: Visit, term: Array) -> None:
+        if visit.site.level == "local":
+            term = jnp.moveaxis(term, _site_axis(visit), 0)
+            of_sites.append(jnp.sum(term.reshape(term.shape[0], -1), axis=-1))
+        else:
+            of_globals.append(jnp.sum(term))
 
     def visit_latent(visit: Visit) -> Array:
         support = visit.support
@@ -76,15 +87,15 @@ def _constrain(program: Program, coordinates: Mapping[str, Array]) -> tuple[dict
         affine = _affine(visit, raw.shape)
         if affine is not None:
             raw = affine.forward(raw)
-            terms.append(affine.log_det())
+            add(visit, affine.log_scales())
         value = bijections.constrain(support, raw)
-        terms.append(jnp.sum(bijections.log_jacobian(support, raw)))
-        terms.append(jnp.sum(visit.fn.log_prob(value)))
+        add(visit, bijections.log_jacobian(support, raw))
+        add(visit, jnp.asarray(visit.fn.log_prob(value)))
         values[visit.site.name] = canonicalize(visit.site, value)
         return value
 
     execute(program, jax.random.key(0), latent=visit_latent)
-    return values, sum(terms, jnp.zeros(()))
+    return values, sum(of_globals[1:], of_globals[0]), sum(of_sites[1:], of_sites[0])
 
 
 def _affine(visit: Visit, shape: tuple[int, ...]) -> Affine | None:

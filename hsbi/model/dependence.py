@@ -33,6 +33,13 @@ class Parents(NamedTuple):
     captured: dict[str, tuple[str, ...]]
 
 
+class Uses(NamedTuple):
+    """The statements whose distributions or functional inputs an argument reaches, and those whose data it reaches."""
+
+    distributions: tuple[str, ...]
+    data: tuple[str, ...]
+
+
 class Readout(NamedTuple):
     """What a run of the program says of one sample statement.
 
@@ -45,6 +52,15 @@ class Readout(NamedTuple):
     parameters: list[Any]
     value: Any
     mask: Any
+
+
+class _Cut(Recorder):
+    """Record data, but do not hand them on to the statements that follow, which see simulated values in their place."""
+
+    def postprocess_message(self, msg: Any) -> None:
+        super().postprocess_message(msg)
+        if msg["type"] == "sample" and self.recording.statements[-1].data:
+            msg["value"] = placeholder(msg["fn"])
 
 
 class Probe:
@@ -122,6 +138,25 @@ class Probe:
     def is_open(self, positions: Sequence[int]) -> bool:
         """Say whether all these arguments are inputs of the compiled program."""
         return all(position in self._open for position in positions)
+
+    def uses(self, positions: Sequence[int]) -> dict[int, Uses]:
+        """Find what open arguments reach, given by their positions among the leaves of `(args, kwargs)`."""
+
+        def body(**arrays: Any) -> dict[str, tuple[list[Any], list[Any]]]:
+            given = {int(name.removeprefix(_PREFIX)): value for name, value in arrays.items()}
+            recording = self._record(_Cut(self._observed), given)
+            return {
+                s.name: ([*_dependencies(s)[0], *jax.tree.leaves(s.inputs)], jax.tree.leaves(s.value) if s.data else [])
+                for s in recording.of_kind("latent", "observed")
+            }
+
+        found = eval_provenance(body, **{f"{_PREFIX}{position}": self._open[position] for position in positions})
+
+        def reached(position: int, part: int) -> tuple[str, ...]:
+            name = f"{_PREFIX}{position}"
+            return tuple(site for site, parts in found.items() if any(name in names for names in parts[part]))
+
+        return {position: Uses(reached(position, 0), reached(position, 1)) for position in positions}
 
     def draw(self, seed: int, latents: Mapping[str, Any]) -> dict[str, Array]:
         """Draw all latents from the middle of their priors.

@@ -67,6 +67,13 @@ def infer_event_shape(fn: Callable[..., Any], params: tuple[Array, ...], dims: t
             f"Simulator {name_of(fn)!r} cannot be traced by JAX. Write it with jax.numpy, or pass host=True and "
             "event_shape=... to run it as plain Python."
         ) from error
+    except Exception as error:
+        # The function is the user's own, and may raise anything.
+        raise TypeError(
+            f"Simulator {name_of(fn)!r} raised {type(error).__name__}: {error}. JAX calls it as fn(key, *params), with "
+            f"a key of jax.random and {len(one)} parameters of shapes {tuple(value.shape for value in one)}. If it is "
+            "plain Python that takes a numpy.random.Generator, pass host=True and event_shape=..."
+        ) from error
     if not hasattr(result, "shape"):
         raise TypeError(
             f"Simulator {name_of(fn)!r} returned a {type(result).__name__}, expected one array. "

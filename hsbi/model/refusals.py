@@ -7,6 +7,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 
+from hsbi.model.arguments import NO_NUMBERS
 from hsbi.model.record import Recording, Statement, base_distribution, is_improper
 from hsbi.model.simulator import Simulator
 
@@ -40,8 +41,8 @@ def statement_reasons(recording: Recording, observed: Sequence[str]) -> list[str
     for statement in recording.of_kind("observed"):
         if statement.in_scan and not statement.data:
             reasons.append(
-                f"Simulator site {statement.name!r} is inside numpyro's scan, so its calls cannot be made one by one. "
-                "Move the loop into the simulator function."
+                f"Simulator site {statement.name!r} is inside numpyro's scan or cond, so its calls cannot be made one "
+                "by one. Move the loop or the choice into the simulator function."
             )
     return reasons
 
@@ -79,8 +80,8 @@ def _latent_reasons(statement: Statement) -> list[str]:
     kind = statement.distribution
     if statement.in_scan:
         return [
-            f"Site {name!r} is a latent inside numpyro's scan, which is not supported. "
-            "Move it out of the scan, or put the loop into an hsbi.Simulator."
+            f"Site {name!r} is a latent inside numpyro's scan or cond, which is not supported. "
+            "Move it out, or put the loop or the choice into an hsbi.Simulator."
         ]
     if is_improper(fn):
         return [
@@ -149,9 +150,15 @@ def data_reasons(recording: Recording) -> list[str]:
     """Find data whose shape is not the shape that the program draws."""
     reasons = []
     for statement in recording.of_kind("observed"):
-        if statement.data and not isinstance(statement.value, np.ndarray | np.generic | Array | float | int):
-            kind = type(statement.value).__name__
+        value = statement.value
+        if statement.data and not isinstance(value, np.ndarray | np.generic | Array | float | int):
+            kind = type(value).__name__
             reasons.append(f"Data of site {statement.name!r} are a {kind}. Pass a NumPy or JAX array.")
+        elif statement.data and not isinstance(value, float | int) and value.dtype.kind in NO_NUMBERS:
+            reasons.append(
+                f"Data of site {statement.name!r} have dtype {value.dtype}, expected real numbers. "
+                "Convert them, for example with np.asarray(data, float)."
+            )
         elif statement.data and not statement.in_scan:
             reasons.extend(_shape_reasons(statement))
     return reasons
@@ -254,47 +261,4 @@ def captured_reasons(captured: Mapping[str, Sequence[str]]) -> list[str]:
         "Pass it: hsbi.Simulator(fn, value, ...)."
         for name, latents in captured.items()
         if latents
-    ]
-
-
-def expansion_notes(recording: Recording, site_plate: str | None) -> list[str]:
-    """Warn of latents that look like locals but are outside the plate of sites."""
-    observations = recording.of_kind("observed")
-    if site_plate is not None:
-        size = next(frame.size for s in observations for frame in s.frames if frame.name == site_plate)
-        sizes, place = {size}, f"plate {site_plate!r} has members"
-    else:
-        sizes = {size for s in observations if s.fn is not None for size in s.fn.batch_shape}
-        place = "an observation outside every plate has entries"
-    notes = []
-    for statement in recording.of_kind("latent"):
-        shape = statement.program_shape
-        # Without a plate there is no number of sites to compare an event with, only one batch with another.
-        entries = shape if site_plate is not None else shape[: len(shape) - statement.event_dim]
-        size = next((size for size in entries if size > 1 and size in sizes), None)
-        if size is not None and not statement.frames:
-            notes.append(
-                f"Latent {statement.name!r} has shape {shape}, made by expand, sample_shape or its parameters, with as "
-                f"many entries as {place} ({size}), but is in no plate: it is treated as one global vector. If each "
-                "site has its own, sample it and the observation inside one plate."
-            )
-    return notes
-
-
-def hidden_notes(site_plate: str | None) -> list[str]:
-    """Warn of sites that differ by something hsbi cannot see."""
-    return [
-        f"Members of plate {site_plate!r} differ by something that is no argument of the model, such as an array it "
-        "closes over or the plate's index, so it cannot be learned from single sites. "
-        "Pass it to the model as an argument, a NumPy or JAX array with one entry per member."
-    ]
-
-
-def mask_notes(recording: Recording) -> list[str]:
-    """Warn of masks on priors."""
-    return [
-        f"Latent {statement.name!r} is masked: the mask is ignored and its prior holds for every member. "
-        "Put the mask around the observation only."
-        for statement in recording.of_kind("latent")
-        if statement.mask is not None and statement.mask is not True
     ]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
@@ -170,6 +171,14 @@ def _lay_out_calls(simulator: Simulator, batch_shape: tuple[int, ...], key: Arra
         for value, dims in zip(simulator.params, simulator.param_event_dims, strict=True)
     )
     return HostCalls(words.reshape(*batch_shape, words.shape[-1]), params)
+
+
+def visit_sites(key: Array, num_sites: int, num_simulations: int) -> Array:
+    """Order sites in shuffled cycles, so that each is visited equally often up to one."""
+    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
+    cycles = -(-num_simulations // num_sites)
+    return jnp.asarray(np.concatenate([rng.permutation(num_sites) for _ in range(cycles)])[:num_simulations])
 
 
 def chunk(total: int, most: int) -> Iterator[range]:

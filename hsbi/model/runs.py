@@ -123,6 +123,8 @@ class _Collector:
         restored = int(self.known.sum())
         if self.job.ledger is not None and restored:
             self.job.ledger.restore(self.job.phase, restored * self.job.structure.num_sites * self.job.plan.calls)
+        if self.job.progress is not None and restored:
+            self.job.progress(restored, self.total, f"{restored} from the store")
 
     def add(self, done: Done) -> None:
         """Take rows that are newly complete."""
@@ -220,17 +222,23 @@ def _keep(collector: _Collector, job: Job) -> str:
 
 
 def _run_traced_rows(run: Callable[[np.ndarray], Row], collector: _Collector, job: Job) -> None:
-    """Run rows whose simulators are part of the compiled program, in chunks that are never padded."""
-    for start, stop in _gaps(collector.known):
-        for part in chunk(stop - start, job.chunk_size):
-            numbers = start + np.asarray(part)
-            job.count(numbers.size * job.structure.num_sites * job.plan.traced_calls)
-            began = time.perf_counter()
-            work = _fetch(run, numbers)
-            seconds = np.full(numbers.size, (time.perf_counter() - began) / numbers.size)
-            bad, failures = _check_prior(collector, work, job)
-            status, found = _statuses(numbers, work.observations, bad)
-            collector.add(Done(numbers, work.values, work.observations, status, seconds, (*failures, *found)))
+    """Run rows whose simulators are part of the compiled program, in chunks that are never padded.
+
+    Chunks depend on the number of rows alone, and are kept as a whole: compiled code may round differently in a chunk
+    of another size, and a run that is resumed must give what an uninterrupted one gives.
+    """
+    for part in chunk(collector.total, job.chunk_size):
+        numbers = np.asarray(part)
+        numbers = numbers[~collector.known[numbers]]
+        if not numbers.size:
+            continue
+        job.count(numbers.size * job.structure.num_sites * job.plan.traced_calls)
+        began = time.perf_counter()
+        work = _fetch(run, numbers)
+        seconds = np.full(numbers.size, (time.perf_counter() - began) / numbers.size)
+        bad, failures = _check_prior(collector, work, job)
+        status, found = _statuses(numbers, work.observations, bad)
+        collector.add(Done(numbers, work.values, work.observations, status, seconds, (*failures, *found)))
 
 
 def _fetch(run: Callable[[np.ndarray], Row], numbers: np.ndarray) -> Work:
@@ -370,9 +378,3 @@ def check_counts(plan: Plan, done: Done) -> None:
 def _first(done: Done, wrong: np.ndarray) -> int:
     """Give the number of the first row with a wrong value."""
     return int(done.numbers[np.argwhere(wrong)[0][0]])
-
-
-def _gaps(known: np.ndarray) -> list[tuple[int, int]]:
-    """Give the ranges of rows that are missing."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], known, [True]]).astype(int)))
-    return [(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]

@@ -16,7 +16,7 @@ from hsbi.model.calls import Caller, InProcess
 from hsbi.model.execution import Visit, draw, execute
 from hsbi.model.failures import usable_rows
 from hsbi.model.program import Program, take_sites, with_num_sites
-from hsbi.model.rows import Row, default_chunk_size, has_sites, make_plan, run_once
+from hsbi.model.rows import Row, default_chunk_size, has_sites, make_plan, run_once, visit_sites
 from hsbi.model.runs import Job, Progress, Rows, Shelf, run_rows
 from hsbi.model.structure import Structure
 from hsbi.model.trace import restore
@@ -50,14 +50,6 @@ class Simulations(NamedTuple):
 def calls_per_site(program: Program) -> int:
     """Count the simulator calls of one single-site simulation: one per replicate of each `Simulator`, else one."""
     return make_plan(program).calls
-
-
-def visit_sites(key: Array, num_sites: int, num_simulations: int) -> Array:
-    """Order sites in shuffled cycles, so that each is visited equally often up to one."""
-    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
-    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
-    cycles = -(-num_simulations // num_sites)
-    return jnp.asarray(np.concatenate([rng.permutation(num_sites) for _ in range(cycles)])[:num_simulations])
 
 
 def simulate_sites(

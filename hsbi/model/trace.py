@@ -14,14 +14,12 @@ from hsbi.model.arguments import array_arguments, bind_arguments, find_covariate
 from hsbi.model.bijections import unconstrained_shape
 from hsbi.model.dependence import Parents, Probe, Readout
 from hsbi.model.independence import independence_reasons
+from hsbi.model.notes import call_notes, data_notes, expansion_notes, hidden_notes, loop_notes, mask_notes
 from hsbi.model.record import Recording, Statement, describe_support, is_traced, undo_reparam
 from hsbi.model.refusals import (
     captured_reasons,
     data_reasons,
-    expansion_notes,
-    hidden_notes,
     level_reasons,
-    mask_notes,
     parent_reasons,
     plate_reasons,
     refuse,
@@ -49,6 +47,11 @@ def inspect(model: Callable[..., Any], *args: Any, observed: Sequence[str] = (),
     Raises:
         ValueError: If the program cannot be used, with all reasons and what to change.
     """
+    if not callable(model):
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected a NumPyro program, a function. Pass the function itself, and "
+            "its arguments after it: hsbi.inspect(model, *args, **kwargs)."
+        )
     program = undo_reparam(model)
     observed = (observed,) if isinstance(observed, str) else tuple(observed)
     probe = Probe(program, args, kwargs, observed)
@@ -69,17 +72,20 @@ def inspect(model: Callable[..., Any], *args: Any, observed: Sequence[str] = (),
         probe.open_arguments(per_site_arrays(arguments, plate.size), latents)
     refuse(independence_reasons(recording, probe, site_plate, latents))
     data, missing = _read_data(recording, probe, latents)
-    covariates, complete = find_covariates(arguments, recording, data, plate, probe, latents)
+    covariates = find_covariates(arguments, recording, data, plate, probe, latents)
     expansions = expansion_notes(recording, site_plate)
-    hidden = hidden_notes(site_plate) if complete is False and not expansions else []
-    notes = [*notes, *expansions, *mask_notes(recording), *hidden]
+    hidden: list[str] = []
+    if covariates.complete is False and plate is not None and not expansions:
+        hidden = hidden_notes(plate.name, plate.size, bind_arguments(program, args, kwargs))
+    notes += expansions + mask_notes(recording) + loop_notes(recording, site_plate) + call_notes(recording)
+    notes += data_notes(covariates.both) + hidden
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=2)
     sites = (
         _make_site(statement, site_plate, parents.direct[statement.name], missing.get(statement.name))
         for statement in recording.statements
     )
-    return Structure(sites=tuple(sites), plates=plates, covariates=covariates, notes=tuple(notes))
+    return Structure(sites=tuple(sites), plates=plates, covariates=covariates.found, notes=tuple(notes))
 
 
 def canonicalize(site: Site, value: Any) -> Array:

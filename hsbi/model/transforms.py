@@ -108,9 +108,11 @@ class ObservationTransform:
         lower: The support's lower bound; of the event's shape or a scalar.
         upper: Its upper bound.
         floor: The distance at which a value exactly on a bound is read: half the smallest one simulated.
+        bounded: Whether counts end at the upper bound at every site alike.
     """
 
     kind: Kind = dataclasses.field(metadata={"static": True})
+    bounded: bool = dataclasses.field(default=False, metadata={"static": True})
     loc: Array
     scale: Array
     lower: Array
@@ -138,6 +140,11 @@ class ObservationTransform:
         """Map and scale values without noise, integers to the middle of their unit cell; missing values stay NaN."""
         value = as_inexact(value)
         return Standardizer(self.loc, self.scale).standardize(self._forward(value, jnp.full_like(value, 0.5)))
+
+    def center_of(self, mean: Array, sd: Array) -> tuple[Array, Array]:
+        """Give location and log scale of standardized counts whose mean above the lower bound and sd are given."""
+        location = Standardizer(self.loc, self.scale).standardize(jnp.log1p(mean + 0.5))
+        return location, jnp.log(sd) - jnp.log(mean + 1.5) - jnp.log(front(self.scale, mean))
 
     @property
     def is_discrete(self) -> bool:
@@ -232,7 +239,8 @@ def observation_transform(support: constraints.Constraint, draws: ArrayLike) -> 
     high = _observation_bound(upper, event_shape, jnp.max, draws.dtype)
     floor = _smallest_distance(kind, draws, low, high)
     unit = jnp.ones(event_shape, draws.dtype)
-    raw = ObservationTransform(kind=kind, loc=0 * unit, scale=unit, lower=low, upper=high, floor=floor)
+    bounded = kind == "count" and bool(np.isfinite(np.max(upper)) and np.ptp(upper) == 0)
+    raw = ObservationTransform(kind=kind, bounded=bounded, loc=0 * unit, scale=unit, lower=low, upper=high, floor=floor)
     fitted = fit_standardizer(raw._forward(draws, jnp.full_like(draws, 0.5)))
     return dataclasses.replace(raw, loc=fitted.loc, scale=fitted.scale)
 

@@ -11,7 +11,8 @@ class Draws(NamedTuple):
 
     Attributes:
         values: `[draws, ...]` by name.
-        labels: For each name, one label per scalar of a draw, such as `theta[school 3]`.
+        labels: For each name, one label per scalar of a draw, such as `theta[school 3]`, or `theta[Choate]` where
+            members have names.
         plates: For each name, the plate or dim of the first axis after the draws; empty for scalars.
     """
 
@@ -104,10 +105,17 @@ def _from_dataset(group: Any) -> Draws:
         dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
         array = np.asarray(variable.transpose("chain", "draw", *dims), float)
         values[name] = array.reshape(-1, *array.shape[2:])
-        members = [list(variable.coords[d].values) if d in variable.coords else range(variable.sizes[d]) for d in dims]
-        labels[name] = _label(str(name), members)
+        labels[name] = _label(str(name), [_members(variable, str(name), str(dim)) for dim in dims])
         plates[name] = str(dims[0]) if dims else ""
     return Draws(values, labels, plates)
+
+
+def _members(variable: Any, name: str, dim: str) -> list[Any]:
+    """Name the members of a dim: numbers follow the name of the plate, which axes of an event have not."""
+    members = list(variable.coords[dim].values) if dim in variable.coords else list(range(variable.sizes[dim]))
+    if dim.startswith(f"{name}_dim_") or not all(isinstance(member, int | np.integer) for member in members):
+        return members
+    return [f"{dim} {member}" for member in members]
 
 
 def _label(name: str, members: Sequence[Sequence[Any]]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsbi.plots.style import COLORS, FAINT, INK, color, new_figure, polish
+from hsbi.plots.style import COLORS, FAINT, INK, color, line_style, new_figure, polish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,8 +84,10 @@ def _draw_over_sites(panel: "Axes", report: Any) -> None:
         edges = np.unique(np.quantile(sizes, np.linspace(0, 1, 7)).round())
         place = np.clip(np.searchsorted(edges, sizes, side="right") - 1, 0, len(edges) - 2)
         groups = [(sizes[place == g].mean(), np.median(values[place == g])) for g in np.unique(place)]
-        panel.plot(*np.transpose(groups), color=color(column), lw=1.8, label=name)
-    panel.legend(fontsize=7, frameon=False)
+        x, y = np.transpose(groups)
+        panel.plot(x, y, line_style(column), color=color(column), lw=1.8, label=name)
+    panel.legend(fontsize=7, loc="lower right", framealpha=0.85, edgecolor="none")
+    panel.locator_params(axis="x", integer=True)
     low = np.percentile(level.contraction, 2)
     panel.set_ylim(min(-0.05, low), 1.02)
     plate = "site" if report.structure.site_plate is None else report.structure.site_plate.name

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLUMNS, _MAX_SITES, _MAX_ENTRIES = 3, 30, 50
+_COLUMNS, _MAX_SITES, _MAX_ENTRIES, _MAX_CHARACTERS = 3, 30, 50, 36
 
 
 def report(found: Any) -> "Figure":
-    """Draw calibration, TARP, contraction, recovery, surrogates and the observed data in one figure.
+    """Draw calibration, TARP, contraction, recovery, surrogates, the observed data and their fit in one figure.
 
     Args:
         found: A report of `hsbi.check`.
@@ -39,6 +39,8 @@ def report(found: Any) -> "Figure":
         panels.append(lambda p: _draw_surrogates(p, found.surrogates))
     if found.observation is not None:
         panels.append(lambda p: _draw_sites(p, found.observation))
+        if found.observation.misfit is not None:
+            panels.append(lambda p: _draw_fit(p, found.observation))
     panels.append(lambda p: _draw_verdicts(p, found.lines))
     rows = -(-len(panels) // _COLUMNS)
     figure, axes = new_figure(11.5, 3.2 * rows + 0.4, rows, _COLUMNS)
@@ -79,12 +81,34 @@ def _draw_sites(panel: "Axes", check: Any) -> None:
     panel.plot(places[~outside], check.distance[order][~outside], "o", color=COLORS[0], ms=4)
     if outside.any():
         panel.plot(places[outside], check.distance[order][outside], "X", color=COLORS[5], ms=7, label="outside")
-    plate = check.labels[0].rsplit(" ", 1)[0] if len(check.labels) > 1 else "data"
-    ticks = [label.rsplit(" ", 1)[-1] if len(check.labels) > 1 else label for label in check.labels]
-    panel.set_xticks(places, [ticks[place] for place in order], rotation=90 if order.size > 12 else 0)
-    polish(panel, title="observed data", x=plate, y="distance from center (sd)")
+    _name_sites(panel, check, order)
+    polish(panel, title="observed data", x=check.plate, y="distance from center (sd)")
     panel.set_ylim(0, 1.3 * max(check.distance.max(), check.limit[-1]))
     panel.legend(fontsize=7, frameon=False, loc="upper right")
+
+
+def _draw_fit(panel: "Axes", check: Any) -> None:
+    """Draw how badly the posterior fits each observed site, beside the worst replicate."""
+    order = np.argsort(check.misfit)[::-1][:_MAX_SITES]
+    places, heights = np.arange(order.size), check.misfit[order]
+    bad = heights > check.misfit_limit[-1]
+    panel.axhspan(0, check.misfit_limit[1], color="#EEEEEE", lw=0, label="95 % of replicates' worst sites")
+    panel.axhline(check.misfit_limit[-1], color=FAINT, lw=1, ls="--", label="worst replicate")
+    panel.vlines(places, 0, heights, color=COLORS[0], lw=1)
+    panel.plot(places[~bad], heights[~bad], "o", color=COLORS[0], ms=4)
+    if bad.any():
+        panel.plot(places[bad], heights[bad], "X", color=COLORS[5], ms=7, label="not reproduced")
+    _name_sites(panel, check, order)
+    polish(panel, title="posterior predictive", x=check.plate, y="squared misfit per value")
+    panel.set_ylim(0, 1.3 * max(heights.max(), check.misfit_limit[-1]))
+    panel.legend(fontsize=7, frameon=False, loc="upper right")
+
+
+def _name_sites(panel: "Axes", check: Any, order: np.ndarray) -> None:
+    """Name the members of the plate on the axis, upright where they would run into each other."""
+    ticks = [check.labels[place].removeprefix(f"{check.plate} ") for place in order]
+    crowded = sum(len(tick) + 1 for tick in ticks) > _MAX_CHARACTERS
+    panel.set_xticks(np.arange(order.size), ticks, rotation=90 if crowded else 0)
 
 
 def _draw_verdicts(panel: "Axes", lines: Any) -> None:

@@ -8,9 +8,12 @@ from hsbi.plots.draws import read_draws
 from hsbi.plots.style import COLORS, FAINT, INK, new_figure, polish
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MAX_LABELS = 12
+# Neighbors nearer than this share of the axis get names at other heights, in points.
+_NEAR, _OFFSETS = 0.05, (5, -11, 15, -21)
 
 
 def shrinkage(result: Any, local: str, *, raw: Any, population: str | None = None, prob: float = 0.9) -> "Figure":
@@ -47,11 +50,21 @@ def shrinkage(result: Any, local: str, *, raw: Any, population: str | None = Non
     panel.vlines(own, low, high, color=COLORS[0], lw=1.2, alpha=0.7)
     panel.vlines(own, np.minimum(own, middle), np.maximum(own, middle), color=FAINT, lw=0.8, ls=":")
     panel.plot(own, middle, "o", color=COLORS[0], mec="white", ms=6, label=f"posterior, {100 * prob:.0f} %")
-    if len(own) <= _MAX_LABELS:
-        for label, x, y in zip(draws.labels[local], own, middle, strict=True):
-            member = label[len(local) + 1 : -1]
-            panel.annotate(member, (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7, color=INK)
     plate = draws.plates[local] or "site"
+    if len(own) <= _MAX_LABELS:
+        _name_points(panel, [label[len(local) + 1 : -1] for label in draws.labels[local]], own, middle, plate)
     polish(panel, x=f"estimate of each {plate} from its own data", y=f"{local} (posterior)")
     panel.legend(fontsize=8, frameon=False)
     return figure
+
+
+def _name_points(panel: "Axes", names: list[str], x: np.ndarray, y: np.ndarray, plate: str) -> None:
+    """Write names beside points, above and below in turn where neighbors are close."""
+    near = _NEAR * np.ptp(panel.get_xlim())
+    level, last = 0, -np.inf
+    for place in np.argsort(x):
+        level = (level + 1) % len(_OFFSETS) if x[place] - last < near else 0
+        last = x[place]
+        name = names[place].removeprefix(f"{plate} ")
+        options = {"textcoords": "offset points", "fontsize": 7, "color": INK}
+        panel.annotate(name, (x[place], y[place]), xytext=(4, _OFFSETS[level]), **options)

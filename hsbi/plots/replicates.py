@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hsbi.model.data import functional_inputs
 from hsbi.plots.draws import read_group
 from hsbi.plots.style import COLORS, INK, new_figure, polish
 
@@ -22,15 +23,17 @@ def predictive(
     Args:
         result: An estimator with draws, or ArviZ data with `posterior_predictive` and `observed_data`.
         observation: The observation; the first by default.
-        inputs: Functional inputs, one per entry of a site's observation, shared by sites or with one row each; entries
-            are counted from 0 by default. An observation that is one number per site is drawn over its sites.
+        inputs: Functional inputs, one per entry of a site's observation, shared by sites or with one row each. By
+            default those of the estimator, if they have one dimension; else entries are counted from 0. An observation
+            that is one number per site is drawn over its sites.
         input_name: What to call them on the axis.
         prob: Mass of the outer band.
 
     Returns:
         The figure, of the first twelve sites.
     """
-    data = result.to_arviz() if hasattr(result, "_last") else result
+    estimator = hasattr(result, "_last")
+    data = result.to_arviz() if estimator else result
     predicted, observed = read_group(data, "posterior_predictive"), read_group(data, "observed_data")
     if predicted is None or observed is None:
         raise ValueError(
@@ -49,11 +52,12 @@ def predictive(
     if values.ndim < 2:
         figure, axes = new_figure(6.4, 3.2)
         labels = members or list(range(values.size))
-        _draw_sites(axes[0, 0], bands.reshape(5, -1), values.reshape(-1), labels)
+        _draw_sites(axes[0, 0], bands.reshape(5, -1), values.reshape(-1), labels, prob)
         polish(axes[0, 0], title=f"{name}: data and posterior predictive", x=plate, y=name)
-        axes[0, 0].legend(fontsize=8, frameon=False)
+        figure.legend(fontsize=8, frameon=False, loc="outside upper right", ncols=3)
         return figure
     bands, values = bands.reshape(5, len(values), -1), values.reshape(len(values), -1)
+    inputs = _read_inputs(result, name) if inputs is None and estimator else inputs
     x = np.arange(values.shape[1]) if inputs is None else np.asarray(inputs, float)
     x = np.broadcast_to(x.reshape(-1, values.shape[1]), values.shape)
     num_panels = min(len(values), _MAX_PANELS)
@@ -76,6 +80,12 @@ def predictive(
     return figure
 
 
+def _read_inputs(estimator: Any, name: str) -> np.ndarray | None:
+    """Give the functional inputs of an observation, `[sites, entries]`; None unless they have one dimension."""
+    found = functional_inputs(estimator._last()[0]).get(name)
+    return None if found is None or found.shape[-1] != 1 else np.asarray(found, float).reshape(len(found), -1)
+
+
 def _draw_bands(panel: "Axes", x: np.ndarray, bands: np.ndarray, values: np.ndarray, prob: float) -> None:
     panel.fill_between(x, bands[0], bands[4], color=COLORS[0], alpha=0.18, lw=0, label=f"{100 * prob:.0f} %")
     panel.fill_between(x, bands[1], bands[3], color=COLORS[0], alpha=0.35, lw=0, label="50 %")
@@ -83,9 +93,9 @@ def _draw_bands(panel: "Axes", x: np.ndarray, bands: np.ndarray, values: np.ndar
     panel.plot(x, values, ".", color=INK, ms=4, label="data")
 
 
-def _draw_sites(panel: "Axes", bands: np.ndarray, values: np.ndarray, labels: list[Any]) -> None:
+def _draw_sites(panel: "Axes", bands: np.ndarray, values: np.ndarray, labels: list[Any], prob: float) -> None:
     x = np.arange(values.size)
-    panel.vlines(x, bands[0], bands[4], color=COLORS[0], alpha=0.35, lw=6, label="outer interval")
+    panel.vlines(x, bands[0], bands[4], color=COLORS[0], alpha=0.35, lw=6, label=f"{100 * prob:.0f} %")
     panel.vlines(x, bands[1], bands[3], color=COLORS[0], alpha=0.8, lw=6, label="50 %")
     panel.plot(x, values, "o", color=INK, ms=4, mec="white", mew=0.6, label="data")
     every = max(1, -(-values.size // 20))

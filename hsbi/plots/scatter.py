@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsbi.plots.draws import pick_names, read_results, read_truths
-from hsbi.plots.style import INK, color, new_figure, polish
+from hsbi.plots.style import INK, color, line_style, new_figure, polish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,13 +50,13 @@ def pairs(results: Any, *, var_names: Sequence[str] | None = None, truths: Mappi
             window = (low[column], high[column]), (low[row], high[row])
             for number, values in enumerate(columns.values()):
                 if row == column:
-                    _draw_marginal(panel, values[:, row], window[0], color(number))
+                    _draw_marginal(panel, values[:, row], window[0], number)
                 else:
-                    _draw_pair(panel, values[:, column], values[:, row], window, color(number))
+                    _draw_pair(panel, values[:, column], values[:, row], window, number)
             if exact is not None:
-                panel.axvline(exact[column], color=INK, lw=1, ls="--")
+                panel.axvline(exact[column], color=INK, lw=1)
                 if row != column:
-                    panel.axhline(exact[row], color=INK, lw=1, ls="--")
+                    panel.axhline(exact[row], color=INK, lw=1)
             panel.set_xlim(window[0])
             polish(
                 panel,
@@ -69,13 +69,15 @@ def pairs(results: Any, *, var_names: Sequence[str] | None = None, truths: Mappi
     return figure
 
 
-def _draw_marginal(panel: "Axes", values: np.ndarray, window: tuple[float, float], shade: str) -> None:
+def _draw_marginal(panel: "Axes", values: np.ndarray, window: tuple[float, float], number: int) -> None:
+    shade = color(number)
     edges = [float(edge) for edge in np.linspace(*window, 31)]
     panel.hist(values, edges, density=True, histtype="stepfilled", color=shade, alpha=0.2)
-    panel.hist(values, edges, density=True, histtype="step", color=shade, lw=1.3)
+    panel.hist(values, edges, density=True, histtype="step", color=shade, lw=1.3, ls=line_style(number))
 
 
-def _draw_pair(panel: "Axes", x: np.ndarray, y: np.ndarray, window: Any, shade: str) -> None:
+def _draw_pair(panel: "Axes", x: np.ndarray, y: np.ndarray, window: Any, number: int) -> None:
+    shade = color(number)
     every = max(1, len(x) // _MAX_POINTS)
     panel.plot(x[::every], y[::every], ".", color=shade, ms=3, alpha=0.35, mew=0)
     counts, x_edges, y_edges = np.histogram2d(x, y, _NUM_CELLS, range=window)
@@ -85,21 +87,25 @@ def _draw_pair(panel: "Axes", x: np.ndarray, y: np.ndarray, window: Any, shade: 
     heights = [ordered[np.searchsorted(share, mass)] for mass in _MASSES]
     centers = [(edges[1:] + edges[:-1]) / 2 for edges in (x_edges, y_edges)]
     if 0 < heights[0] < heights[1]:
-        panel.contour(*centers, density.T, levels=heights, colors=shade, linewidths=1.2)
+        lines = {"colors": shade, "linewidths": 1.2, "linestyles": line_style(number)}
+        panel.contour(*centers, density.T, levels=heights, **lines)
     panel.set_ylim(window[1])
 
 
 def _smooth(counts: np.ndarray) -> np.ndarray:
-    """Smooth rows by a Gaussian of one and a half cells."""
-    kernel = np.exp(-0.5 * (np.arange(-5, 6) / 1.5) ** 2)
+    """Smooth rows by a Gaussian of two cells."""
+    kernel = np.exp(-0.5 * (np.arange(-6, 7) / 2) ** 2)
     return np.stack([np.convolve(row, kernel / kernel.sum(), mode="same") for row in counts])
 
 
 def _add_legend(figure: "Figure", names: list[str], with_truth: bool) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=color(number), lw=2, label=name) for number, name in enumerate(names)]
+    handles = [
+        Line2D([], [], color=color(number), lw=2, ls=line_style(number), label=name)
+        for number, name in enumerate(names)
+    ]
     if with_truth:
-        handles.append(Line2D([], [], color=INK, lw=1, ls="--", label="true value"))
+        handles.append(Line2D([], [], color=INK, lw=1, label="true value"))
     if len(handles) > 1:
         figure.legend(handles=handles, fontsize=9, frameon=False, loc="outside upper right", ncols=len(handles))

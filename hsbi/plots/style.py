@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 # Okabe and Ito's colors, for all kinds of vision; neighbors differ in lightness too.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5C00", "#000000")
 INK, FAINT, BAND = "#222222", "#777777", "#DDDDDD"
-VERDICT_COLORS = {"trusted": "#009E73", "doubtful": "#E69F00", "wrong": "#D55E00", "unknown": "#777777"}
+# Dark enough for text on white.
+VERDICT_COLORS = {"trusted": "#00704F", "doubtful": "#8A5A00", "wrong": "#B04000", "unknown": "#666666"}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINE_STYLES = ("-", "--", "-.", ":")
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> "tuple[Figure, Any]":
@@ -27,6 +29,11 @@ def polish(axes: "Axes", *, title: str = "", x: str = "", y: str = "") -> None:
     axes.set_ylabel(y, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def line_style(number: int) -> str:
+    """Give the line style of the n-th thing of a kind, which differs where colors cannot be told apart."""
+    return LINE_STYLES[number % len(LINE_STYLES)]
 
 
 def color(number: int) -> str:

@@ -35,6 +35,13 @@ class Execution:
                 f"executor is a {type(self.executor).__name__}, expected a concurrent.futures.Executor. "
                 "For Dask pass client.get_executor()."
             )
+        # Asked of the executor's own attribute, as there is no other way; only pools of processes have it.
+        context = getattr(self.executor, "_mp_context", None)
+        if context is not None and context.get_start_method() == "fork":
+            raise ValueError(
+                "executor forks its processes, which hang once JAX has started its threads. Make it with "
+                "mp_context=multiprocessing.get_context('spawn'), or pass workers=... instead."
+            )
         if self.timeout is not None and (self.workers == 0 or self.executor is not None):
             raise ValueError(
                 "timeout needs workers of 1 or more and no executor: a call can only be stopped by killing its process."

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 from jax import Array
 
+from hsbi.model.densities import find_simulators, list_other_densities, probe_densities
 from hsbi.model.execution import Visit, execute, keep_data
 from hsbi.model.host import name_of
 from hsbi.model.program import Program, map_leaves
-from hsbi.model.rows import make_plan
-from hsbi.simulation.shards import list_shards
+from hsbi.simulation.shards import list_shards, write_file
 
 FORMAT = 1
 MANIFEST, DESIGN = "manifest.json", "design.npz"
@@ -56,7 +56,8 @@ def describe_run(program: Program, key: Array, kind: str) -> dict[str, Any]:
         },
         "site_plate": None if plate is None else {"name": plate.name, "size": plate.size},
         "arguments": _summarize_arguments(program),
-        "simulators": {name: _code(simulator.fn) for name, simulator in make_plan(program).hosts.items()},
+        "densities": probe_densities(program),
+        "simulators": {name: _code(fn) for name, fn in find_simulators(program).items()},
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _VERSIONS},
     }
@@ -144,6 +145,9 @@ def list_differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
         mine, other = ours["arguments"].get(path), theirs["arguments"].get(path)
         if mine != other:
             found.append(f"argument {path!r} {_compare(mine, other)}")
+    if not found:
+        # Stores of earlier versions have no densities.
+        found += list_other_densities(theirs.get("densities", {}), ours["densities"])
     if not found and ours["fingerprint"] != theirs["fingerprint"]:
         found.append("the structure of the model")
     return found
@@ -166,6 +170,16 @@ def list_changed_code(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]
     return [name for name, code in ours["simulators"].items() if theirs["simulators"].get(name, code) != code]
 
 
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write what a store says about itself, with a checksum."""
+    write_file(folder / MANIFEST, json.dumps({**facts, "sha256": _digest(facts)}, indent=1).encode())
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in facts.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Read what a store says about itself; None where there is no store."""
     path = folder / MANIFEST
@@ -179,6 +193,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads(path.read_bytes())
         version = int(manifest["format"])
+        digest = _digest(manifest)
+        # Stores of earlier versions have no checksum, and those of later ones may have another.
+        if version <= FORMAT and manifest.get("sha256", digest) != digest:
+            raise ValueError("it is damaged, as its checksum is another one")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{str(path)!r} cannot be read: {error}. Restore it from a copy; simulations are not used without it."

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
@@ -23,6 +24,8 @@ from hsbi.simulation.schedule import Batch
 from hsbi.simulation.workers import Board, Outcome, empty_outcome, run_mapped, run_returned, start_worker
 
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+# Seconds between looks at the workers, and those for which one must be gone before its batch is given up.
+_LOOK, _GONE = 0.25, 0.5
 
 
 def pickle_hosts(hosts: Mapping[str, Host]) -> dict[str, bytes]:
@@ -96,11 +99,12 @@ class LocalPool:
             timeout: The most seconds a call may take, or None.
         """
         self.workers, self._timeout = workers, timeout
-        self.patience = 1.0 if timeout is None else min(0.05, timeout)
+        self.patience = _LOOK if timeout is None else min(0.05, timeout)
         self._blobs = pickle_hosts(hosts)
         self._folder = Path(tempfile.mkdtemp(prefix="hsbi-"))
         self._boards: dict[Batch, Board] = {}
         self._overdue: set[Batch] = set()
+        self._gone: dict[Batch, float] = {}
         self._number = 0
         self._broken = False
         self._pool = self._start()
@@ -126,12 +130,22 @@ class LocalPool:
         return self._pool.schedule(run_mapped, args=(str(path), spec, batch.calls))
 
     def watch(self, batches: list[Batch]) -> None:
-        """Kill workers whose call takes too long."""
-        if self._timeout is None:
-            return
+        """Kill workers whose call takes too long, and give up batches whose worker is gone.
+
+        A simulator may end its process with status 0, as a STOP in Fortran does; the pool takes that for a worker that
+        has done its work, and would wait for its batch for ever.
+        """
+        alive = {child.pid for child in multiprocessing.active_children()}
+        now = time.monotonic()
         for batch in batches:
             pid, position, seconds = self._boards[batch].running()
-            if pid and seconds > self._timeout and batch not in self._overdue and self._boards[batch].pending(position):
+            if not pid or batch.future is None or batch.future.done():
+                continue
+            late = self._timeout is not None and seconds > self._timeout and self._boards[batch].pending(position)
+            if pid not in alive:
+                if now - self._gone.setdefault(batch, now) > _GONE:
+                    batch.future.cancel()
+            elif late and batch not in self._overdue:
                 self._overdue.add(batch)
                 _kill(pid)
 
@@ -141,16 +155,19 @@ class LocalPool:
         lost = None
         if final:
             assert batch.future is not None
-            error = batch.future.exception()
+            error = None if batch.future.cancelled() else batch.future.exception()
             if error is not None:
                 self._broken |= isinstance(error, BrokenExecutor)
                 lost = CallError(type(error).__name__, f"the worker process ended: {error}")
+            elif batch.future.cancelled():
+                lost = CallError("SystemExit", "the worker process ended with status 0")
             if batch in self._overdue:
                 lost = CallError("TimeoutError", f"the call took longer than timeout={self._timeout:g} s")
         outcome = board.read()
         if final:
             self._boards.pop(batch).close(remove=True)
             self._overdue.discard(batch)
+            self._gone.pop(batch, None)
         return outcome, lost
 
     def loses_one(self) -> bool:

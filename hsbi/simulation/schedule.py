@@ -89,7 +89,7 @@ class Schedule:
         self._running: list[Batch] = []
         self._assemblies: list[Assembly] = []
         self._pace: dict[str, float] = {}
-        self._tries: collections.Counter[tuple[int, str, int]] = collections.Counter()
+        self._tries: collections.Counter[tuple[Assembly, str, int]] = collections.Counter()
         self._lost_in_a_row = 0
         self._casts = CastNotes()
 
@@ -138,7 +138,7 @@ class Schedule:
         return max(1, min(int(_BATCH_SECONDS / max(self._pace[name], 1e-6)), share))
 
     def _submit(self, batch: Batch) -> None:
-        tries = self._tries[id(batch.assembly), batch.name, int(batch.positions[0])]
+        tries = self._tries[batch.assembly, batch.name, int(batch.positions[0])]
         batch.future = self._backend.submit(batch, self._hosts[batch.name].spec, tries)
         self._calls_left = max(0, self._calls_left - batch.positions.size)
         self._running.append(batch)
@@ -174,7 +174,7 @@ class Schedule:
         else:
             culprits = pending if pending.size == 1 else pending[:0]
         for place in culprits:
-            key = (id(batch.assembly), batch.name, int(batch.positions[place]))
+            key = (batch.assembly, batch.name, int(batch.positions[place]))
             self._tries[key] += 1
             timed_out = lost.kind == "TimeoutError"
             if timed_out or self._tries[key] > 1:

@@ -1,10 +1,9 @@
 """A store that a run fills: rows are written as they are complete, and found again by the same call."""
 
 import datetime
-import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hsbi.model.calls import Done, Failure
 from hsbi.model.data import functional_inputs, site_covariates
 from hsbi.model.host import CallError, Status
 from hsbi.model.program import Program
-from hsbi.simulation.manifest import DESIGN, KINDS, MANIFEST, check_run, describe_run, read_manifest
+from hsbi.simulation.manifest import DESIGN, KINDS, check_run, describe_run, read_manifest, write_manifest
 from hsbi.simulation.shards import (
     Columns,
     DamagedError,
@@ -25,6 +24,7 @@ from hsbi.simulation.shards import (
     read_shards,
     set_aside,
     sweep,
+    unpack_columns,
     warn_of_damage,
     write_file,
     write_shard,
@@ -63,9 +63,12 @@ class Shelf:
             raise OSError(error.errno, f"Cannot make the store {str(self.path)!r}: {error.strerror}.") from error
         known = read_manifest(self.path)
         if known is None:
-            self._create(run, program)
+            self._write_design(program)
+            created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            write_manifest(self.path, {**run, "created": created})
         else:
             check_run(self.path, run, known)
+            self._repair_design(program)
         sweep(self.path)
         self._buffer: list[tuple[Done, np.ndarray | None]] = []
         self._rows, self._bytes = 0, 0
@@ -76,13 +79,18 @@ class Shelf:
         """Say where the store is."""
         return repr(str(self.path))
 
-    def _create(self, run: Mapping[str, Any], program: Program) -> None:
+    def _write_design(self, program: Program) -> None:
         covariates, names = site_covariates(program)
         design = {f"covariate_{name}": np.asarray(covariates[:, column]) for column, name in enumerate(names)}
         design |= {f"input_{name}": np.asarray(value) for name, value in functional_inputs(program).items()}
         write_file(self.path / DESIGN, pack_columns(design))
-        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        write_file(self.path / MANIFEST, json.dumps({**run, "created": created}, indent=1).encode())
+
+    def _repair_design(self, program: Program) -> None:
+        """Write covariates and inputs again where they are damaged or gone: the arguments are known to be the same."""
+        try:
+            unpack_columns(self.path / DESIGN)
+        except (DamagedError, FileNotFoundError):
+            self._write_design(program)
 
     def restore(self, total: int) -> Iterator[Done]:
         """Give the rows that are there, of the first `total`; damaged files are set aside with a warning."""

@@ -29,3 +29,12 @@ def test_a_store_is_read_without_a_simulation(tmp_path):
     execution.fill(str(tmp_path / "store"), 300)
     # The ledger in there allows no call.
     assert execution.measure_store(str(tmp_path / "store"), 300)["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_training_on_a_store_makes_no_simulation(tmp_path):
+    execution.fill(str(tmp_path / "store"), 300)
+    measured = execution.measure_training(str(tmp_path / "store"), 300)
+    assert measured["calls"] == 0
+    # With so few simulations the networks are most of it, and far more than a copy.
+    assert measured["copies"] > 0

@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 import hsbi
+from hsbi.diagnostics.at_observation import compare_observation, site_labels
+from hsbi.diagnostics.simulated import fit_summary
+from hsbi.diagnostics.verdict import Line
+from hsbi.inference.arrays import read_design
 from hsbi.inference.lf import make_view
 from hsbi.training.fit import FitResult
 from tests.diagnostics import exact_posterior
@@ -76,11 +80,23 @@ def test_report_prints_few_lines_with_numbers(report):
         report["global"]
 
 
+def test_of_too_many_lines_the_worst_are_printed(report):
+    good, bad = report.lines[0], Line(name="locals", verdict="wrong", finding="theta: off", advice="train longer")
+    text = str(dataclasses.replace(report, lines=(good,) * 40 + (bad,))).splitlines()
+    assert len(text) == 30
+    assert text[0].startswith("wrong: 120 data sets")
+    assert text[-3:-1] == ["  wrong     locals   theta: off", "                     -> train longer"]
+    assert text[-1] == "  ... 14 more, trusted at worst; see report.lines"
+    text = str(dataclasses.replace(report, lines=(bad,) * 40)).splitlines()
+    assert len(text) == 30
+    assert text[-1] == "  ... 26 more, wrong at worst; see report.lines"
+
+
 @pytest.mark.parametrize(
     ("changes", "wrong", "trusted"),
     [
-        ({"use": 0.0}, ("globals", "locals"), ()),
-        ({"shift": 0.7}, ("globals",), ()),
+        ({"use": 0.0}, ("globals", "locals", "globals at the data"), ()),
+        ({"shift": 0.7}, ("globals", "globals at the data"), ()),
         ({"scale": 0.6}, ("locals",), ("globals",)),
     ],
 )
@@ -94,16 +110,60 @@ def test_wrong_posteriors_are_found_at_their_level(lf, report, changes, wrong, t
         assert found[name].verdict == "trusted", str(found)
 
 
+def test_advice_names_the_configuration_that_was_used(lf, monkeypatch):
+    wrong = with_posterior(lf, use=0.0, shift=0.0, scale=1.0)
+    assert "FactorizedConfig" in hsbi.check(wrong, jax.random.key(2), **BUDGET)["locals"].advice
+    monkeypatch.setattr("hsbi.diagnostics.check.JointPosterior", Exact)
+    found = hsbi.check(wrong, jax.random.key(2), **BUDGET)
+    assert "JointConfig(fit=...)" in found["locals"].advice
+    assert "FactorizedConfig" not in str(found)
+
+
 def test_site_outside_what_was_simulated_is_named(lf):
     other = with_posterior(lf)
     y = np.linspace(-1.0, 2.0, NUM_SITES)
     y[4] = 60.0
     with pytest.warns(UserWarning, match="outside what was simulated"):
         other.sample(jax.random.key(3), NUM_SITES, y=jnp.asarray(y))
-    found = hsbi.check(other, jax.random.key(4), **BUDGET)
+    names = ["Ulm", "Bonn", "Jena", "Kiel", "St. Gallen", "Graz"]
+    found = hsbi.check(other, jax.random.key(4), coords={"clinic": names}, **BUDGET)
     assert found["observed data"].verdict == "wrong"
-    assert "clinic 4 outside what was simulated" in found["observed data"].advice
-    assert found.observation.outside == ("clinic 4",)
+    assert "clinic St. Gallen outside what was simulated" in found["observed data"].advice
+    assert found.observation.outside == ("clinic St. Gallen",)
+    panel = found.plot().axes[6]
+    assert (panel.get_xlabel(), panel.get_xticklabels()[0].get_text()) == ("clinic", "St. Gallen")
+    plt.close("all")
+    with pytest.raises(ValueError, match="coords name 2 members of plate 'clinic', but the data have 6"):
+        hsbi.check(other, jax.random.key(4), coords={"clinic": names[:2]}, **BUDGET)
+
+
+def test_misfit_is_the_squared_distance_from_the_surrogate(lf):
+    program = lf._drawn[0]
+    observed = lf.posterior.view.observe(lf._read_data(program), read_design(program))
+    theta = jnp.array([-1.0, 0.0, 1.0, 2.0, 3.0, 0.0])
+    fixed = {"mu": jnp.zeros(300), "theta": jnp.tile(theta, (300, 1))}
+    rng = np.random.default_rng(0)
+    summary = fit_summary(jax.tree.map(lambda array: jnp.stack([array, array]), observed))
+    features = rng.normal(size=(100, NUM_SITES, summary.sites(observed).shape[1]))
+    mask = np.ones((100, NUM_SITES), bool)
+    found = compare_observation(
+        jax.random.key(0), program, lf._surrogates(), observed, fixed, summary, features, mask, site_labels(program)
+    )
+    expected = (np.linspace(-1.0, 2.0, NUM_SITES) - np.asarray(theta)) ** 2
+    # The surrogate is solved from 2,700 simulations: location and scale to about 0.05.
+    np.testing.assert_allclose(found.misfit, expected, atol=0.25)
+    # P(chi2_1 > 4.84) for the worst site, by the normal tail of a cube root.
+    assert found.predictive_p_value[-1] == pytest.approx(0.046, abs=0.03)
+    assert found.labels[-1] == "clinic 5"
+
+
+def test_draws_of_some_sites_are_kept_where_there_are_too_many(lf, report, monkeypatch):
+    monkeypatch.setattr("hsbi.diagnostics.simulated._MAX_KEPT", 120 * 60 * 3)
+    found = hsbi.check(lf, jax.random.key(1), **BUDGET)
+    assert found.places.tolist() == [0, 2, 5]
+    np.testing.assert_array_equal(found.levels["locals"].truths, report.levels["locals"].truths[:, [0, 2, 5]])
+    assert found.to_arviz()["prior_sbc"]["theta"].coords["clinic"].values.tolist() == [0, 2, 5]
+    assert found.verdict == "trusted", str(found)
 
 
 def test_wrong_surrogate_is_found_and_real_simulations_are_counted(lf):
@@ -119,7 +179,9 @@ def test_wrong_surrogate_is_found_and_real_simulations_are_counted(lf):
     assert found.surrogates["y"].evidence[0].ratio == pytest.approx(1.4, rel=0.12)
     assert found.num_simulations == 25 * NUM_SITES == other.ledger["check"] - before
     assert list(found.real_levels) == ["globals", "locals", "joint"]
-    assert found["globals, real simulator"].p_value <= 1
+    # Data of the wrong surrogate do not fit the posterior of the true model; data of the real simulator do.
+    assert found["locals"].verdict != "trusted"
+    assert found["locals, real simulator"].verdict == found["globals, real simulator"].verdict == "trusted"
 
 
 def test_without_simulations_the_surrogate_is_unknown_until_some_are_granted(lf):
@@ -148,7 +210,8 @@ def test_a_range_of_site_counts_is_judged_by_their_number():
     assert few < many
     assert many == pytest.approx(1 - 1 / (1 + 11 / 2), abs=0.06)
     assert np.isnan(np.asarray(found.to_arviz()["prior_sbc"]["theta"])).any()
-    found.plot()
+    panel = found.plot().axes[3]
+    assert panel.get_xlabel() == "size of plate 'clinic'"
     plt.close("all")
 
 
@@ -168,8 +231,9 @@ def test_figure_and_page_hold_every_check(report, tmp_path):
     figure = report.plot()
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
     assert titles[:2] == ["calibration of globals", "calibration of locals"]
-    assert titles[-2:] == ["observed data", "verdicts"]
-    assert figure.axes[6].get_xlabel() == "clinic"
+    assert titles[-3:] == ["observed data", "posterior predictive", "verdicts"]
+    assert [axes.get_xlabel() for axes in figure.axes[6:8]] == ["clinic", "clinic"]
+    assert sorted(tick.get_text() for tick in figure.axes[7].get_xticklabels()) == ["0", "1", "2", "3", "4", "5"]
     page = tmp_path / "report.html"
     report.to_html(page)
     text = page.read_text(encoding="utf-8")
@@ -208,6 +272,10 @@ def test_what_cannot_be_checked_is_refused(lf):
     direct._program, direct.posterior = lf._program, lf.posterior
     with pytest.raises(ValueError, match=r"Direct has no surrogate.*one data set of it takes 6"):
         hsbi.check(direct, jax.random.key(0))
+    shared = with_posterior(lf)
+    shared.surrogate = {}
+    with pytest.raises(ValueError, match=r"LF has no surrogate.*one data set of it takes 6"):
+        hsbi.check(shared, jax.random.key(0))
     with pytest.raises(ValueError, match="Only 0 of 120 data sets have finite draws"):
         hsbi.check(with_posterior(lf, use=1.0, shift=jnp.nan, scale=1.0), jax.random.key(0), **BUDGET)
 

@@ -52,6 +52,16 @@ def test_one_dimension_is_the_wasserstein_distance(num_x, num_y):
     assert result == pytest.approx(stats.wasserstein_distance(x, y), rel=1e-9)
 
 
+@pytest.mark.parametrize(("num_x", "num_y"), [(12, 12), (8, 12)])
+def test_order_two_pairs_sorted_values(num_x, num_y):
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=num_x), rng.gamma(2.0, size=num_y)
+    # Repeated to 24 values each, samples of any size are coupled one to one in the order of their values.
+    pairs = np.repeat(np.sort(x), 24 // num_x), np.repeat(np.sort(y), 24 // num_y)
+    expected = np.sqrt(np.mean((pairs[0] - pairs[1]) ** 2))
+    assert sliced_wasserstein(jax.random.key(0), x, y) == pytest.approx(expected, rel=1e-9)
+
+
 def test_slices_are_averaged_over_directions():
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=(40, 3)), 1.3 * rng.normal(size=(25, 3))

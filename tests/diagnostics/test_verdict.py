@@ -98,6 +98,45 @@ def test_predictive_tail_is_that_of_squares():
     assert "does not reproduce the data" in line.advice
 
 
+def observe(seed, misfit, replicated):
+    """Check four sites whose data are such as were simulated, with squared residuals of 20 values each."""
+    rng = np.random.default_rng(seed)
+    simulated, observed = rng.normal(size=(500, 4, 2)), rng.normal(size=(4, 2)) / 2
+    return check_observation(
+        observed, simulated, observed.mean(0), simulated.mean(1), labels=[f"clinic {i}" for i in range(4)],
+        discrepancy=(misfit, replicated), num_known=np.full(4, 20),
+    )  # fmt: skip
+
+
+def test_a_site_that_the_posterior_does_not_reproduce_is_named():
+    rng = np.random.default_rng(4)
+    replicated = rng.chisquare(20, size=(500, 4))
+    misfit = np.tile([18.0, 22.0, 19.0, 20.0], (500, 1))
+    check = observe(4, misfit, replicated)
+    np.testing.assert_allclose(check.misfit, misfit[0] / 20)
+    assert check.misfits == ()
+    assert observation_line(check)(6).verdict == "trusted"
+    misfit[:, 1] = 160.0
+    check = observe(4, misfit, replicated)
+    assert check.outside == ()
+    assert check.misfits == ("clinic 1",)
+    line = observation_line(check)(6)
+    assert line.verdict == "doubtful"
+    assert "does not reproduce clinic 1" in line.advice
+
+
+def test_sites_with_heavy_tails_are_not_called_misfits():
+    rng = np.random.default_rng(5)
+    excess = []
+    for seed in range(200):
+        # A replicate of the very distribution stands for the data; t with 3 degrees has no fourth moment.
+        squares = np.sum(rng.standard_t(3, size=(501, 4, 20)) ** 2, axis=-1)
+        check = observe(seed, np.tile(squares[0], (500, 1)), squares[1:])
+        excess.append(check.misfit.max() / check.misfit_limit[-1])
+    # The chance to exceed all 500 replicates is 1 / 501 for each; 3 or fewer have a chance of 0.999.
+    assert np.sum(np.array(excess) > 1) <= 3
+
+
 def test_local_test_is_judged_by_its_nulls():
     nulls = np.exp(np.random.default_rng(3).normal(np.log(0.002), 0.5, size=60))
     assert local_line(Lc2st(0.002, 0.5, nulls, 0.5))(6).verdict == "trusted"

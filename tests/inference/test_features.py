@@ -2,8 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
-from hsbi.inference.features import fit_features, flatten_parameters
+from hsbi.inference.features import find_bound, fit_features, flatten_parameters
 
 
 def test_positive_columns_bring_their_logarithms():
@@ -57,3 +58,13 @@ def test_shared_parameters_are_repeated_and_covariates_come_last():
     values = {"shared": jnp.asarray([1.0, 2.0]), "own": jnp.arange(6.0).reshape(3, 2)}
     found = flatten_parameters(("own", "shared"), values, jnp.asarray([[7.0], [8.0], [9.0]]), shared=("shared",))
     np.testing.assert_array_equal(found, [[0, 1, 1, 2, 7], [2, 3, 1, 2, 8], [4, 5, 1, 2, 9]])
+
+
+def test_a_covariate_that_bounds_counts_is_found():
+    trials = jnp.asarray([5.0, 9.0, 7.0])
+    covariates = jnp.stack([jnp.asarray([1.0, 2.0, 3.0]), trials], axis=-1)
+    assert find_bound(dist.Binomial(trials, 0.5).support, covariates) == 1
+    # Another bound, one that all sites share, and none at all.
+    assert find_bound(dist.Binomial(trials + 1, 0.5).support, covariates) is None
+    assert find_bound(dist.Binomial(9, 0.5).support, covariates) is None
+    assert find_bound(dist.Poisson(trials).support, covariates) is None

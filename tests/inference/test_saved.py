@@ -48,9 +48,6 @@ def without_training():
         for module in ("surrogate_fit", "stages", "joint"):
             patch.setattr(f"hsbi.inference.{module}.fit", shake)
         patch.setattr("hsbi.inference.surrogate_fit._helps", lambda *args: True)
-        # The refinement is kept whatever it brings, from few data sets, so that it is saved too.
-        for name, value in (("_MIN_KEPT", 64), ("_MAX_KEPT", 64), ("_MIN_GAIN", -np.inf)):
-            patch.setattr(f"hsbi.inference.opinions.{name}", value)
         before = jax.config.read("jax_disable_most_optimizations")
         jax.config.update("jax_disable_most_optimizations", True)
         yield

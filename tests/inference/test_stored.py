@@ -13,6 +13,7 @@ from tests.simulation.simulators import Switch
 X = np.array([0.5, -1.0, 2.0])
 KEY = jax.random.key(0)
 SWITCH = Switch()
+SHORT = hsbi.FitConfig(num_steps=4, epoch_steps=2)
 
 
 def model(x, y=None):
@@ -59,6 +60,28 @@ def test_lf_goes_on_with_a_store(tally, tmp_path):
     assert tally.stat().st_size == 50
     with pytest.raises(ValueError, match="belongs to another run: argument 'x' has other values"):
         hsbi.LF(model, num_simulations=50, **settings).simulate(KEY, X + 1.0)
+
+
+@pytest.mark.slow
+def test_other_networks_are_trained_without_a_simulation(tally, tmp_path):
+    posteriors = []
+    for width, calls in ((8, 120), (12, 0)):
+        lf = hsbi.LF(
+            model,
+            num_simulations=120,
+            store=tmp_path / "store",
+            progress=False,
+            surrogate_config=hsbi.SurrogateConfig(width=width, correction=SHORT, flow=SHORT),
+            posterior_config=hsbi.FactorizedConfig(width=width, batch_size=8, head=SHORT, flow=SHORT),
+        )
+        lf.simulate(KEY, X)
+        lf.fit(jax.random.key(1))
+        assert lf.ledger.total == calls
+        posteriors.append(lf.posterior)
+    assert tally.stat().st_size == 120
+    assert [posterior.config.width for posterior in posteriors] == [8, 12]
+    # Each run keeps its states in a folder of its own.
+    assert len(list((tmp_path / "store" / "fits").iterdir())) == 2
 
 
 @pytest.mark.fault(4)

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import hsbi
+from hsbi.inference.arrays import read_design
 from hsbi.inference.validity import fit_validity
 from hsbi.model.structure import Site, Structure
 from tests.model.programs import per_site
@@ -116,6 +117,28 @@ def test_failures_by_chance_alone_are_not_modeled():
     valid[:] = True
     valid[:3] = False
     assert fit_validity(jax.random.key(6), STRUCTURE, values, jnp.zeros((1000, 0)), valid) is None
+
+
+@pytest.mark.fault(3)
+@pytest.mark.parametrize(("invalid", "learns"), [("model", True), ("drop", False)])
+def test_failures_are_modeled_unless_they_are_dropped_by_request(monkeypatch, invalid, learns):
+    lf = hsbi.LF(model, num_simulations=200, invalid=invalid, progress=False)
+    with pytest.warns(UserWarning, match=r"'y': \d+ of 200 failed"):
+        simulations = lf.simulate(jax.random.key(0), Y.size)
+    taught = []
+    monkeypatch.setattr("hsbi.inference.lf.fit_validity", lambda *args, **kwargs: taught.append(args[4]) or "learned")
+    arguments = (jax.random.key(1), lf._program, simulations, read_design(lf._program), simulations.usable, None)
+    if learns:
+        assert lf._fit_validity(*arguments) == "learned"
+        # Failures are what it is learned from.
+        np.testing.assert_array_equal(taught[0], simulations.usable)
+        return
+    number = np.count_nonzero(~simulations.usable)
+    with pytest.warns(
+        UserWarning, match=rf"{number} of 200 simulations are not valid and are left out.*invalid='drop'"
+    ):
+        assert lf._fit_validity(*arguments) is None
+    assert not taught
 
 
 def test_other_policies_are_refused():

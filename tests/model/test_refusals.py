@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
-from numpyro.contrib.control_flow import scan
+from numpyro.contrib.control_flow import cond, scan
 from numpyro.distributions import constraints, transforms
 
 import hsbi
@@ -242,6 +242,30 @@ def test_other_errors_say_where_the_model_was():
     assert "after site 'mu'" in "".join(caught.value.__notes__)
 
 
+def test_a_model_that_was_called():
+    with pytest.raises(TypeError, match=r"model is a NoneType, expected a NumPyro program.*Pass the function itself"):
+        hsbi.inspect(None, Y)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("data", "dtype"), [(Y.astype(object), "object"), (Y.astype(str), "<U"), (1j * Y, "complex")])
+def test_data_that_are_no_numbers(data, dtype):
+    refused(f"Data of site 'y' have dtype {dtype}.*expected real numbers.*np.asarray", simple, y=data)
+
+
+def test_latents_in_a_cond():
+    def model(y=None):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        shift = cond(
+            True,
+            lambda _: numpyro.sample("shift", dist.Normal(0.0, 1.0)),
+            lambda _: numpyro.sample("shift", dist.Normal(1.0, 1.0)),
+            None,
+        )
+        numpyro.sample("y", dist.Normal(mu + shift, 1.0), obs=y)
+
+    refused("Site 'shift' is a latent inside numpyro's scan or cond", model, y=0.3)
+
+
 def test_observations_that_share_no_plate():
     def model(y=None, z=None):
         mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
@@ -443,3 +467,66 @@ def test_warns_of_masked_priors():
 
     with pytest.warns(UserWarning, match="Latent 'theta' is masked: the mask is ignored"):
         assert hsbi.inspect(model, Y)["y"].missing == 2
+
+
+def test_warns_of_a_loop_over_sites():
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        for site in range(6):
+            theta = numpyro.sample(f"theta_{site}", dist.Normal(mu, 1.0))
+            numpyro.sample(f"y_{site}", dist.Normal(theta, 1.0), obs=y[site])
+
+    with pytest.warns(UserWarning, match="Observations 'y_0' to 'y_5', 6 of them, look like a loop.*numpyro.plate"):
+        assert len(hsbi.inspect(model, Y).globals) == 7
+
+
+def test_warns_of_calls_along_an_axis_without_a_plate():
+    def model(times):
+        with numpyro.plate("site", 6):
+            theta = numpyro.sample("theta", dist.Normal(0.0, 1.0))
+            curve = hsbi.Simulator(lambda key, rate, t: rate * t + jax.random.normal(key, t.shape), theta, times)
+            numpyro.sample("y", curve)
+
+    text = (
+        r"Simulator site 'y' makes 4 calls per member .*\(6,\), \(4, 6\) and no plate names.*size 4.*param_event_dims"
+    )
+    with pytest.warns(UserWarning, match=text):
+        assert hsbi.inspect(model, np.ones((4, 6)))["y"].event_shape == (4,)
+
+
+def test_warns_of_covariates_that_are_lists():
+    def model(sigma, y=None):
+        with numpyro.plate("site", len(sigma)):
+            theta = numpyro.sample("theta", dist.Normal(0.0, 1.0))
+            numpyro.sample("y", dist.Normal(theta, jnp.asarray(sigma)), obs=y)
+
+    with pytest.warns(
+        UserWarning, match=r"Members of plate 'site' differ.*Is it 'sigma' \(a list\), which is no array"
+    ):
+        hsbi.inspect(model, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], Y)
+
+
+@pytest.mark.parametrize("pooled", [True, False], ids=["prior", "column"])
+def test_warns_of_data_that_set_distributions(pooled):
+    def model(table):
+        mu = numpyro.sample("mu", dist.Normal(table.mean() if pooled else 0.0, 1.0))
+        with numpyro.plate("site", 6):
+            theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+            numpyro.sample("y", dist.Normal(theta, 1.0 if pooled else table[:, 1]), obs=table[:, 0])
+
+    site = "mu" if pooled else "y"
+    table = np.stack([Y, 1.0 + Y**2], axis=1)
+    with pytest.warns(
+        UserWarning, match=f"Argument 'table' is observed at 'y' and also sets the distribution of '{site}'"
+    ):
+        hsbi.inspect(model, table)
+
+
+def test_data_that_later_statements_see_are_no_reason_to_warn():
+    def model(y, z):
+        with numpyro.plate("site", 6):
+            theta = numpyro.sample("theta", dist.Normal(0.0, 1.0))
+            first = numpyro.sample("y", dist.Normal(theta, 1.0), obs=y)
+            numpyro.sample("z", dist.Normal(theta + first, 1.0), obs=z)
+
+    assert hsbi.inspect(model, Y, 2.0 * Y).notes == ()

@@ -312,6 +312,12 @@ def test_refuses_wrong_shapes_and_outputs():
         Simulator(lambda key: {"y": 1.0})
     with refuse(TypeError, r"cannot be traced by JAX.*host=True and event_shape"):
         Simulator(lambda key, x: np.sin(float(x)), 1.0)
+    with refuse(
+        TypeError, r"'<lambda>' raised AttributeError: .*1 parameters of shapes \(\(\),\).*Generator, pass host=True"
+    ):
+        Simulator(lambda rng, x: rng.normal(x), 1.0)
+    with refuse(TypeError, r"'line' raised TypeError: .*missing 1 required.*JAX calls it as fn\(key, \*params\)"):
+        Simulator(line, 1.0)
     with refuse(ValueError, "'host_line' is a host function.*Pass event_shape"):
         Simulator(host_line, 1.0, TIMES, host=True)
 

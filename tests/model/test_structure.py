@@ -223,6 +223,16 @@ def test_the_site_axis_of_a_square_argument_is_found():
     assert (found.path, found.axis) == ("weights", 1)
 
 
+def test_the_site_axis_of_square_data_that_are_worked_on_is_found():
+    def model(raw):
+        with numpyro.plate("site", 6):
+            theta = numpyro.sample("theta", dist.Normal(0.0, 1.0))
+            numpyro.sample("y", dist.Normal(theta + jnp.arange(6.0)[:, None], 1.0), obs=jnp.log(raw))
+
+    (covariate,) = hsbi.inspect(model, np.arange(1.0, 37.0).reshape(6, 6)).covariates
+    assert (covariate.path, covariate.axis, covariate.data) == ("raw", 1, "y")
+
+
 def test_sizes_may_come_from_arguments():
     def model(index, y):
         effect = numpyro.sample("effect", dist.Normal(0.0, 1.0).expand([int(np.max(index)) + 1]).to_event(1))

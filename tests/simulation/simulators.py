@@ -60,6 +60,13 @@ def dying(rng: np.random.Generator, eta: float, x: float, *, above: float, once:
     return well(rng, eta, x)
 
 
+def leaving(rng: np.random.Generator, eta: float, x: float, *, above: float, **_: Any) -> np.ndarray:
+    """End the process with status 0, as a library may that thinks it is a program."""
+    if eta > above:
+        os._exit(0)
+    return well(rng, eta, x)
+
+
 def misshapen(rng: np.random.Generator, eta: float, x: float, *, above: float, **_: Any) -> np.ndarray:
     return np.zeros(4) if eta > above else well(rng, eta, x)
 
@@ -91,6 +98,7 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
         not_finite,
         hanging,
         dying,
+        leaving,
         misshapen,
         overflowing,
         of_dtype,

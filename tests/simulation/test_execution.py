@@ -1,7 +1,8 @@
 """Host simulators run anywhere with the same result, and failures are rows."""
 
+import multiprocessing
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import jax.numpy as jnp
 import numpy as np
@@ -63,9 +64,13 @@ def test_workers_do_not_import_jax(program, switch):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_exceptions_are_rows(program, switch, reference, above, workers):
     switch.set("raising", above=above(10))
+    notes = []
     with pytest.warns(UserWarning, match=r"'y': 10 of 200 failed \(5.0 %; 10 error\)") as caught:
-        rows = simulate_sites(program, KEY, NUM, caller=Execution(workers=workers))
+        rows = simulate_sites(
+            program, KEY, NUM, caller=Execution(workers=workers), progress=lambda *now: notes.append(now[2])
+        )
     assert len(caught) == 1
+    assert notes[-1].endswith("/s, 10 failed")
     assert str(caught[0].message).count("Traceback") == 1
     assert "Rejected: eta is too large" in str(caught[0].message)
     failed = np.asarray(reference.values["eta"]) > above(10)
@@ -218,6 +223,11 @@ def test_settings_that_cannot_be_are_refused():
         Execution(workers=1, timeout=0)
     with pytest.raises(ValueError, match="timeout needs workers of 1 or more and no executor"):
         Execution(timeout=2.0)
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as executor,
+        pytest.raises(ValueError, match=r"executor forks its processes, .*get_context\('spawn'\)"),
+    ):
+        Execution(executor=executor)
     with pytest.raises(TypeError, match=r"executor is a int, .*client.get_executor"):
         Execution(executor=3)  # pyright: ignore[reportArgumentType]
 
@@ -248,3 +258,16 @@ def test_a_killed_worker_loses_one_simulation_at_most(program, switch, reference
     assert rows.usable.sum() == 198
     np.testing.assert_array_equal(rows.observations["y"][rows.usable], reference.observations["y"][rows.usable])
     assert ledger.total == (tmp_path / "second").stat().st_size == NUM + 2
+
+
+@pytest.mark.fault(9)
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_worker_that_ends_by_itself_loses_one_simulation(program, switch, reference, above, tmp_path, timeout):
+    switch.set("leaving", above=above(2), tally=tmp_path / "tally")
+    ledger = Ledger()
+    with pytest.warns(UserWarning, match=r"(?s)2 of 200 failed .*2 killed.*ended with status 0"):
+        rows = simulate_sites(program, KEY, NUM, ledger=ledger, caller=Execution(workers=2, timeout=timeout))
+    assert rows.usable.sum() == 198
+    np.testing.assert_array_equal(rows.observations["y"][rows.usable], reference.observations["y"][rows.usable])
+    assert ledger.total == (tmp_path / "tally").stat().st_size == NUM + 2

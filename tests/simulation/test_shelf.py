@@ -1,15 +1,20 @@
 """Simulations are kept, found again, and refused where they belong to another run."""
 
 import errno
+import functools
 import json
 import os
+import re
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import hsbi
 from hsbi.model.failures import SimulationError
+from hsbi.model.routes import bind
 from hsbi.model.simulate import simulate_all, simulate_sites
 from hsbi.simulation import Ledger, shards, shelf, workers
 from hsbi.simulation.execution import Execution
@@ -70,6 +75,28 @@ def test_simulators_in_jax_are_kept_as_well(tmp_path):
     assert ledger.total == 3 * 8
     np.testing.assert_array_equal(longer["theta"][:6], values["theta"])
     np.testing.assert_array_equal(more["y"][:6], data["y"])
+
+
+@pytest.mark.fault(11)
+@pytest.mark.usefixtures("small_shards")
+def test_a_resumed_run_of_a_jax_simulator_has_the_same_chunks(tmp_path):
+    """Compiled code rounds by the size of a chunk, so equal chunks are what makes equal rows."""
+    program = schools_program()
+    chunks: list[int] = []
+
+    def stop(done, total, note):
+        raise InterruptedError
+
+    def settings(progress):
+        return {"shelf": Shelf(tmp_path, program, KEY), "chunk_size": 20, "progress": progress}
+
+    whole = simulate_sites(program, KEY, 50, chunk_size=20, progress=lambda done, *_: chunks.append(done))
+    with pytest.raises(InterruptedError):
+        simulate_sites(program, KEY, 50, **settings(stop))
+    resumed: list[int] = []
+    equal(simulate_sites(program, KEY, 50, **settings(lambda done, *_: resumed.append(done))), whole)
+    # The first comes from the store.
+    assert chunks == resumed == [20, 40, 50]
 
 
 @pytest.mark.fault(16)
@@ -218,3 +245,74 @@ def test_a_folder_that_cannot_be_made_is_named(program, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match=r"Cannot make the store .*file/store"):
         Shelf(tmp_path / "file" / "store", program, KEY)
+
+
+def schools(sigma, y=None, *, scale=5.0, simulator=None):
+    mu = numpyro.sample("mu", dist.Normal(0.0, scale))
+    with numpyro.plate("school", len(sigma)):
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+        fn = dist.Normal(theta, sigma) if simulator is None else hsbi.Simulator(simulator, theta, sigma)
+        numpyro.sample("y", fn, obs=y)
+
+
+@pytest.mark.fault(16)
+def test_another_prior_is_refused_by_its_density(tmp_path):
+    sigma = np.array([1.0, 2.0, 3.0])
+    program = bind(schools, (sigma,), {"y": sigma})
+    rows = simulate_sites(program, KEY, 12, shelf=Shelf(tmp_path, program, KEY))
+    other = bind(functools.partial(schools, scale=6.0), (sigma,), {"y": sigma})
+    with pytest.raises(
+        ValueError, match=r"another run: site 'mu': the log density at a fixed point was -2.54.*, is -2.7"
+    ):
+        Shelf(tmp_path, other, KEY)
+    # A store of an earlier version, without densities and checksum, is still read.
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    old = {name: value for name, value in manifest.items() if name not in ("densities", "sha256")}
+    (tmp_path / "manifest.json").write_text(json.dumps(old))
+    equal(simulate_sites(program, KEY, 12, shelf=Shelf(tmp_path, program, KEY), ledger=Ledger(0)), rows)
+
+
+def test_changed_code_of_a_jax_simulator_is_noticed(tmp_path):
+    def first(key, theta, sigma):
+        return theta + sigma * jax.random.normal(key)
+
+    def second(key, theta, sigma):
+        return theta - sigma * jax.random.normal(key)
+
+    sigma = np.array([1.0, 2.0, 3.0])
+    Shelf(tmp_path, bind(functools.partial(schools, simulator=first), (sigma,), {}), KEY)
+    with pytest.warns(UserWarning, match="code of the simulator of 'y' has changed"):
+        Shelf(tmp_path, bind(functools.partial(schools, simulator=second), (sigma,), {}), KEY)
+
+
+@pytest.mark.fault(14)
+def test_no_damage_to_manifest_or_design_loads_wrong_numbers(program, switch, tmp_path):
+    simulate_sites(program, KEY, 5, shelf=Shelf(tmp_path, program, KEY))
+    expected = hsbi.Store(tmp_path).to_xarray()
+    rng, messages = np.random.default_rng(0), []
+    for name in ("manifest.json", "design.npz"):
+        content = (tmp_path / name).read_bytes()
+        for damage in range(150):
+            broken = bytearray(content)
+            if damage % 4 == 0:
+                broken = broken[: rng.integers(len(content))]
+            else:
+                broken[rng.integers(len(content))] ^= 1 << rng.integers(8)
+            (tmp_path / name).write_bytes(broken)
+            try:
+                store = hsbi.Store(tmp_path)
+                found, key = store.to_xarray(), store.key
+            except ValueError as error:
+                messages.append(str(error))
+                continue
+            assert found.identical(expected)
+            assert jax.random.key_data(key).tolist() == jax.random.key_data(KEY).tolist()
+        (tmp_path / name).write_bytes(content)
+    assert len(messages) > 150
+    assert all(
+        re.search(r"(manifest.json|design.npz).* (cannot be read|is damaged)|has format", text) for text in messages
+    )
+    # Covariates are known to whoever opens the store to go on with it.
+    (tmp_path / "design.npz").write_bytes(b"no archive")
+    Shelf(tmp_path, program, KEY)
+    assert hsbi.Store(tmp_path).to_xarray().identical(expected)

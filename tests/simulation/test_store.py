@@ -31,6 +31,8 @@ def test_counts_ranges_and_times(store, reference, above):
     text = str(store)
     assert "200 rows of single sites" in text
     assert "status of y  190 ok, 10 error" in text
+    assert f"range of eta  {eta.min():.4g} to {eta.max():.4g}" in text
+    assert f"time per simulation  {store.seconds_per_simulation:.3g} s" in text
     assert jax.random.key_data(store.key).tolist() == jax.random.key_data(KEY).tolist()
 
 

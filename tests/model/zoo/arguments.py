@@ -70,6 +70,22 @@ def closed_over(y=None):
         numpyro.sample("y", dist.Normal(theta, jnp.asarray(SIGMA)), obs=y)
 
 
+def worked_on(sigma, raw=None):
+    """The program takes the logarithm of its data before it observes them."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", sigma.shape[0]):
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+        numpyro.sample("y", dist.Normal(theta, sigma), obs=None if raw is None else jnp.log(raw))
+
+
+def labeled(names, sigma, y=None):
+    """Names of sites next to their numbers."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", len(names)):
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+        numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+
+
 def structure(y_facts, *covariates):
     return Expected(
         sites=(glob("mu"), local("theta", (6,), parents=("mu",)), y_facts), plates=SITE, covariates=covariates
@@ -147,6 +163,20 @@ CASES = (
         args=(SIGMA, 0.3),
         observed=("y",),
         expected=structure(Y_UNSEEN, covariate("sigma", 6)),
+    ),
+    Case(
+        name="worked_on",
+        model=worked_on,
+        args=(SIGMA,),
+        kwargs={"raw": np.exp(Y)},
+        expected=structure(Y_OF_THETA, covariate("sigma", 6), data("raw", 6, of="y")),
+    ),
+    Case(
+        name="labeled",
+        model=labeled,
+        args=(np.array(list("abcdef")), SIGMA),
+        kwargs={"y": Y},
+        expected=structure(Y_OF_THETA, covariate("sigma", 6), data("y", 6)),
     ),
     Case(
         name="seen_and_named",

@@ -175,6 +175,22 @@ CASES = (
         expected=plain_structure(distribution=None),
     ),
     Case(
+        name="mask",
+        model=handlers.mask(series, mask=KEEP),
+        route="whole",
+        kwargs={"y": np.arange(24.0).reshape(6, 4)},
+        expected=Expected(
+            sites=(
+                glob("mu", shape=(6,), event=(6,)),
+                local("theta", (6,), parents=("mu",)),
+                obs("y", (6, 4), "real_vector", event=(4,), parents=("theta",), missing=8),
+            ),
+            plates=SITE,
+            covariates=(data("y", 6, 4),),
+            warns=r"(?:'mu' has shape|is masked: the mask is ignored)",
+        ),
+    ),
+    Case(
         name="condition_of_reparam",
         model=handlers.condition(handlers.reparam(plain, config={"theta": LocScaleReparam(0.0)}), data={"y": Y}),
         args=(SIGMA,),

@@ -133,6 +133,23 @@ def exchangeable_crossed(y=None):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
+def stacked(y=None):
+    """Two plates from one call; the first it enters has dim -1 and holds the sites."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate_stack("axis", [7, 4]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def entered_by_hand(sigma, y=None):
+    """A plate that no `with` opens."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    site = numpyro.plate("site", sigma.shape[0])
+    site.__enter__()
+    theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+    numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+    site.__exit__(None, None, None)
+
+
 def plateless(y=None):
     mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
@@ -344,6 +361,23 @@ CASES = (
             covariates=(data("y", 7, 4),),
         ),
     ),
+    Case(
+        name="stacked",
+        model=stacked,
+        kwargs={"y": np.arange(28.0).reshape(7, 4)},
+        expected=Expected(
+            sites=(
+                glob("mu"),
+                obs("y", (4, 7), plates=("axis_0", "axis_1"), parents=("mu",), program=(7, 4), axes=(-1, -2)),
+            ),
+            plates=(
+                PlateFacts(name="axis_0", size=4, dim=-1),
+                PlateFacts(name="axis_1", size=7, dim=-2, role="replicate"),
+            ),
+            covariates=(data("y", 7, 4, axis=1),),
+        ),
+    ),
+    Case(name="entered_by_hand", model=entered_by_hand, args=(SIGMA, Y), expected=basic(Y_OF_THETA)),
     Case(
         name="plateless",
         model=plateless,

@@ -150,6 +150,32 @@ def host_closed_over(y=None):
         numpyro.sample("y", draw, obs=y)
 
 
+@Counted
+def host_pair(rng, theta):
+    return rng.normal(theta, 1.0)
+
+
+def host_beside_density(y=None, z=None):
+    """A black box beside a distribution with per-site numbers that are no argument: only the whole program will do."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", 5):
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.0))
+        numpyro.sample("y", hsbi.Simulator(host_pair, theta, event_shape=(), host=True), obs=y)
+        numpyro.sample("z", dist.Normal(theta + OFFSETS, 1.0), obs=z)
+
+
+def images(key, level, slope):
+    """A picture of two rows and three columns."""
+    return level + slope * jnp.arange(6.0).reshape(2, 3) + jax.random.normal(key, (2, 3))
+
+
+def matrix_events(y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("site", 5):
+        level = numpyro.sample("level", dist.Normal(slope, 1.0))
+        numpyro.sample("y", hsbi.Simulator(images, level, slope), obs=y)
+
+
 SEIRS_SITES = (
     glob("beta0", "interval(0.2, 1.2)", distribution="Uniform"),
     local("amp", (6,), "interval(0.2, 0.5)", distribution="Uniform"),
@@ -280,6 +306,38 @@ CASES = (
         expected=dataclasses.replace(
             hierarchy("theta", obs("y", (5,), parents=("theta",), distribution="Simulator"), 5, data("y", 5)),
             warns=r"'site' differ.*argument",
+        ),
+    ),
+    Case(
+        name="host_beside_density",
+        model=host_beside_density,
+        kwargs={"z": np.linspace(0.0, 1.0, 5)},
+        counter=host_pair,
+        route="whole",
+        expected=Expected(
+            sites=(
+                glob("mu"),
+                local("theta", (5,), parents=("mu",)),
+                obs("y", (5,), parents=("theta",), missing=None, distribution="Simulator"),
+                obs("z", (5,), parents=("theta",)),
+            ),
+            plates=(PlateFacts(name="site", size=5),),
+            covariates=(data("z", 5),),
+            warns=r"'site' differ.*argument",
+        ),
+    ),
+    Case(
+        name="matrix_events",
+        model=matrix_events,
+        kwargs={"y": np.arange(30.0).reshape(5, 2, 3)},
+        expected=Expected(
+            sites=(
+                glob("slope"),
+                local("level", (5,), parents=("slope",)),
+                obs("y", (5, 2, 3), event=(2, 3), parents=("slope", "level"), distribution="Simulator"),
+            ),
+            plates=(PlateFacts(name="site", size=5),),
+            covariates=(data("y", 5, 2, 3),),
         ),
     ),
 )
