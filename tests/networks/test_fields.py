@@ -51,17 +51,17 @@ def test_a_scalar_time_and_a_shared_context_are_those_of_every_row():
 
 def test_points_ignore_masked_points_and_their_order():
     field = PointField(DIM, 8, heads=2)
-    mask = np.ones((BATCH, POINTS), bool)
-    weights = random_weights(field, X, TIMES, SEEN, mask)
+    everything = np.ones((BATCH, POINTS), bool)
+    weights = random_weights(field, X, TIMES, SEEN, everything)
     apply = quick(field.apply)
-    expected = apply(weights, X, TIMES, SEEN, mask)
-    mask[:, 3:] = False
+    expected = apply(weights, X, TIMES, SEEN, everything)
+    mask = np.broadcast_to(np.arange(POINTS) < 3, (BATCH, POINTS))
     masked = apply(weights, X, TIMES, SEEN, mask)
     garbage = apply(weights, np.where(mask[..., None], X, 1e3), TIMES, np.where(mask[..., None], SEEN, -1e3), mask)
     np.testing.assert_allclose(garbage[:, :3], masked[:, :3], **TOLERANCE)
     assert np.max(np.abs(masked[:, :3] - expected[:, :3])) > 1e-3
     order = np.array([4, 1, 0, 2, 3])
-    permuted = apply(weights, X[:, order], TIMES, SEEN[:, order], np.ones_like(mask))
+    permuted = apply(weights, X[:, order], TIMES, SEEN[:, order], everything)
     np.testing.assert_allclose(permuted, expected[:, order], **TOLERANCE)
 
 
