@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from hsbi.inference.posterior import FactorizedConfig
     from hsbi.inference.saved import load
     from hsbi.inference.surrogate import SurrogateConfig
+    from hsbi.mcmc import from_mcmc
     from hsbi.model.simulator import Simulator
     from hsbi.model.structure import Structure
     from hsbi.model.trace import inspect
-    from hsbi.results import from_mcmc
     from hsbi.simulation.store import Store
     from hsbi.training.fit import FitConfig
 
@@ -53,7 +53,7 @@ _HOMES = {
     "Structure": "hsbi.model.structure",
     "SurrogateConfig": "hsbi.inference.surrogate",
     "check": "hsbi.diagnostics.check",
-    "from_mcmc": "hsbi.results",
+    "from_mcmc": "hsbi.mcmc",
     "inspect": "hsbi.model.trace",
     "load": "hsbi.inference.saved",
     "pad": "hsbi.inference.designs",

@@ -13,8 +13,9 @@ import pytest
 from numpyro.infer import HMC, MCMC, NUTS, Predictive
 from numpyro.infer.reparam import LocScaleReparam
 
+from hsbi.mcmc import from_mcmc
 from hsbi.model.trace import inspect
-from hsbi.results import from_mcmc, pool_chains, summary_table, to_arviz
+from hsbi.results import pool_chains, summary_table, to_arviz
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
