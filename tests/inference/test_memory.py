@@ -66,6 +66,7 @@ def measure(number, failing):
         model,
         num_simulations=number,
         progress=False,
+        invalid="drop",
         surrogate_config=hsbi.SurrogateConfig(width=4, flow_width=4, batch_size=8, correction=BRIEF, flow=BRIEF),
     )
     lf.watched, lf._progress = watch, Bar
@@ -84,9 +85,11 @@ def measure(number, failing):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Simulations failed", "ignore:.*are not valid and are left out")
-@pytest.mark.parametrize("failing", [0.0, 0.1], ids=["all usable", "some failed"])
-def test_training_holds_no_second_copy_of_simulations(failing):
-    small, large = (measure(number, failing) for number in (4_000, 24_000))
+def test_training_holds_no_second_copy_of_simulations(monkeypatch):
+    """A tenth of the simulations fail, and are passed over where they are."""
+    # Regression takes so many values and no more; fewer than in either run.
+    monkeypatch.setattr("hsbi.inference.surrogate_fit._MAX_SOLVED", 2**12)
+    small, large = (measure(number, 0.1) for number in (4_000, 24_000))
     more = large - small
     assert more[0] == 20_000 * 4 * (WIDTH + 2)
     assert more[1] / more[0] < MOST, "arrays of JAX"
