@@ -34,6 +34,8 @@ from hsbi.training import Checkpoint, Progress, jit, no_progress, show_progress
 
 # Data are called far outside when they leave the simulated range by more than this fraction of its width.
 _MARGIN = 0.5
+# Rows whose range is found at once.
+_ROWS_AT_ONCE = 4096
 
 
 class Inference:
@@ -315,12 +317,17 @@ class Inference:
 
     def _note_range(self, name: str, simulated: Array) -> None:
         values = np.asarray(simulated)
-        # Failed simulations are NaN, or the smallest integer.
-        real = np.isfinite(values) if values.dtype.kind == "f" else values != np.iinfo(values.dtype).min
-        if real.any():
-            some = values.flat[np.argmax(real)]
-            low, high = (np.asarray(f(values, initial=some, where=real), float) for f in (np.min, np.max))
-            self._ranges[name] = (low, high)
+        ends: list[Any] = []
+        # Some rows at a time: a mask of all would be a quarter of a copy.
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            part = values[start : start + _ROWS_AT_ONCE]
+            # Failed simulations are NaN, or the smallest integer.
+            real = np.isfinite(part) if part.dtype.kind == "f" else part != np.iinfo(part.dtype).min
+            if real.any():
+                some = part.flat[np.argmax(real)]
+                ends += [f(part, initial=some, where=real) for f in (np.min, np.max)]
+        if ends:
+            self._ranges[name] = (np.asarray(min(ends), float), np.asarray(max(ends), float))
 
     def _warn_of_strange_data(self, structure: Structure, data: Mapping[str, Array], observed: Observed) -> None:
         for name, (low, high) in self._ranges.items():

@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -32,7 +31,7 @@ from hsbi.inference.scope import make_scope
 from hsbi.inference.shared import fit_shared
 from hsbi.inference.stages import fit_posterior
 from hsbi.inference.surrogate import Surrogate, SurrogateConfig
-from hsbi.inference.surrogate_fit import find_usable, fit_surrogate, held_out_simulations
+from hsbi.inference.surrogate_fit import fit_surrogate, held_out_simulations, select_rows
 from hsbi.inference.validity import Validity, fit_validity
 from hsbi.model.host import Status
 from hsbi.model.program import Program
@@ -140,7 +139,7 @@ class LF(Inference):
         self.surrogate: dict[str, Surrogate] = {}
         self.invalid = invalid
         self.validity: Validity | None = None
-        # Simulations that no surrogate was fitted to, by observation; rows of those with finite latents.
+        # Rows of the simulations that no surrogate was fitted to, by observation.
         self._held_out: dict[str, np.ndarray] = {}
 
     def simulate(self, rng_key: Array, *args: Any, **kwargs: Any) -> Simulations:
@@ -203,8 +202,9 @@ class LF(Inference):
         coordinates = fit_coordinates(program, prior_key)
         design = read_design(program)
         self._scope = make_scope(program, design, hidden=self.missing > 0, many=self._groups is not None)
-        simulations = _with_finite_latents(simulations)
         if isinstance(self.posterior_config, JointConfig) and self.posterior_config.shared:
+            drawn = _finite_latents(simulations)
+            simulations = simulations if drawn.all() else jax.tree.map(lambda array: array[drawn], simulations)
             self._fit_shared(posterior_key, self.posterior_config, coordinates, design, simulations, states)
             self.timings["posterior"] = time.perf_counter() - started
             return
@@ -232,13 +232,13 @@ class LF(Inference):
         """Give a surrogate of each observation, and which simulations are valid."""
         supports = observation_supports(program)
         surrogates: list[Surrogate] = []
-        valid = simulations.usable
+        valid, drawn = simulations.usable, _finite_latents(simulations)
         for number, shape in enumerate(observation_shapes(program.structure)):
             noise_key, fit_key = jax.random.split(jax.random.fold_in(key, number))
             names = shape.parents
             parameters = flatten_parameters(names, simulations.values, design.covariates[simulations.index])
             inputs = design.inputs.get(shape.name)
-            features = fit_features(names, parameters, inputs)
+            features = fit_features(names, parameters if drawn.all() else parameters[drawn], inputs)
             raw = simulations.observations[shape.name]
             values = reshape_in_place(raw, (-1, shape.points, shape.width))
             self._note_range(shape.name, raw)
@@ -249,19 +249,21 @@ class LF(Inference):
             surrogate = Surrogate.unfitted(shape, self.surrogate_config, features, transform, bound)
             is_log = transform.kind == "count"
             rows = Raw(
-                jnp.repeat(parameters, shape.replicates, axis=0),
-                None if inputs is None else inputs[simulations.index].reshape(-1, shape.points, inputs.shape[-1]),
-                values,
-                jnp.repeat(features.weights(features(parameters), logarithmic=is_log), shape.replicates),
-                jnp.repeat(jnp.arange(parameters.shape[0]), shape.replicates),
+                parameters=parameters,
+                site=simulations.index,
+                inputs=inputs,
+                values=values,
+                weights=features.weights(features(parameters), logarithmic=is_log),
             )
-            finite = np.asarray(find_usable(rows, surrogate, noise_key)).reshape(-1, shape.replicates)
-            valid &= np.all(finite, axis=1)
-            # Failures were reported as they happened; what else is not usable is reported by the surrogate.
-            known = np.repeat(simulations.status[shape.name] == Status.OK, shape.replicates) | finite.ravel()
-            rows = rows if known.all() else rows.take(np.flatnonzero(known))
-            self._held_out[shape.name] = held_out_simulations(fit_key, surrogate, rows)
-            surrogate, losses = fit_surrogate(fit_key, surrogate, rows, progress=self._progress, checkpoint=states)
+            # Failures were reported as they happened; what else is not usable is reported here.
+            failed = np.repeat(simulations.status[shape.name] != Status.OK, shape.replicates)
+            chosen = select_rows(rows, surrogate, noise_key, failed)
+            usable = np.zeros(failed.size, bool)
+            usable[chosen] = True
+            valid &= np.all(usable.reshape(-1, shape.replicates), axis=1)
+            self._held_out[shape.name] = held_out_simulations(fit_key, surrogate, rows, chosen)
+            watch = {"progress": self._progress, "checkpoint": states}
+            surrogate, losses = fit_surrogate(fit_key, surrogate, rows, chosen, **watch)
             surrogates.append(surrogate)
             self.losses.update({f"surrogate of {shape.name}: {stage}": value for stage, value in losses.items()})
         return tuple(surrogates), valid
@@ -276,6 +278,8 @@ class LF(Inference):
         states: Checkpoint | None,
     ) -> Validity | None:
         """Learn where simulations fail, unless it is to be left out."""
+        drawn = _finite_latents(simulations)
+        valid = valid[drawn]
         if valid.all():
             return None
         if self.invalid == "drop":
@@ -288,8 +292,8 @@ class LF(Inference):
         return fit_validity(
             jax.random.fold_in(key, len(program.structure.observations)),
             program.structure,
-            simulations.values,
-            design.covariates[simulations.index],
+            {name: value[drawn] for name, value in simulations.values.items()},
+            design.covariates[simulations.index[drawn]],
             valid,
             progress=self._progress,
             checkpoint=states,
@@ -382,8 +386,7 @@ class LF(Inference):
         """Give the simulations that the surrogate of an observation was not fitted to, or None if they are gone."""
         if self.simulations is None or name not in self._held_out:
             return None
-        usable, chosen = _with_finite_latents(self.simulations), self._held_out[name]
-        return jax.tree.map(lambda array: array[chosen], usable)
+        return jax.tree.map(lambda array: array[self._held_out[name]], self.simulations)
 
     def _surrogates(self) -> tuple[Surrogate, ...]:
         return tuple(self.surrogate.values())
@@ -421,12 +424,12 @@ def make_view(surrogates: Sequence[Surrogate], design: Design, missing: float = 
     )
 
 
-def _with_finite_latents(simulations: Simulations) -> Simulations:
-    """Leave out simulations whose prior draws are not finite."""
+def _finite_latents(simulations: Simulations) -> np.ndarray:
+    """Say which simulations have finite prior draws; the others were not simulated."""
     finite = np.ones(simulations.index.shape[0], bool)
     for value in simulations.values.values():
         finite &= np.all(np.isfinite(value), axis=tuple(range(1, value.ndim)))
-    return simulations if finite.all() else jax.tree.map(lambda array: array[np.flatnonzero(finite)], simulations)
+    return finite
 
 
 _draw = jit(lambda source, key, num_sets: source.draw(key, num_sets), static_argnums=2)

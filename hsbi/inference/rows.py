@@ -37,47 +37,57 @@ class Rows(NamedTuple):
         """Select rows."""
         return jax.tree.map(lambda array: array[index], self)
 
-    def encode(self, surrogate: Surrogate, key: Array) -> "Rows":
-        """Give the rows: they are encoded."""
-        return self
+    def encode(self, index: ArrayLike, surrogate: Surrogate, key: Array) -> "Rows":
+        """Select rows: they are encoded."""
+        return self.take(index)
 
 
 class Raw(NamedTuple):
-    """Single-site simulations as they were made; batches are encoded when they are used, so that none is copied.
+    """Single-site simulations as they were made; rows are encoded when they are used, so that none is copied.
+
+    A row is one replicate of a simulation, the replicates of each following one another.
 
     Attributes:
-        parameters: Flattened parameters and covariates, `[rows, k]`.
-        inputs: Functional inputs, `[rows, points, d]`, or None.
+        parameters: Flattened parameters and covariates, `[simulations, k]`.
+        site: The site of each simulation, `[simulations]`.
+        inputs: Functional inputs of the sites, `[sites, replicates, points, d]`, or None.
         values: Observations, `[rows, points, width]`.
-        weights: `[rows]`.
-        simulation: The simulation that each row is a replicate of, `[rows]`.
+        weights: `[simulations]`.
     """
 
     parameters: Array
+    site: Array
     inputs: Array | None
     values: Array
     weights: Array
-    simulation: Array
 
-    def take(self, index: ArrayLike) -> Self:
-        """Select rows."""
-        return jax.tree.map(lambda array: array[index], self)
+    @property
+    def simulation(self) -> Array:
+        """The simulation that each row is a replicate of, `[rows]`."""
+        return jnp.arange(self.values.shape[0]) // self._replicates
 
-    def encode(self, surrogate: Surrogate, key: Array) -> Rows:
-        """Give features and standardized observations; integers are spread over their cells by noise."""
-        inputs = None if self.inputs is None else self.inputs[:, None]
-        features = surrogate.prepare(self.parameters, inputs, (1, self.values.shape[1]))[:, 0]
+    @property
+    def _replicates(self) -> int:
+        return self.values.shape[0] // self.parameters.shape[0]
+
+    def encode(self, index: ArrayLike, surrogate: Surrogate, key: Array) -> Rows:
+        """Give features and standardized observations of rows; integers are spread over their cells by noise."""
+        index = jnp.asarray(index)
+        simulation, replicate = index // self._replicates, index % self._replicates
+        values = self.values[index]
+        inputs = None if self.inputs is None else self.inputs[self.site[simulation], replicate][:, None]
+        features = surrogate.prepare(self.parameters[simulation], inputs, (1, values.shape[1]))[:, 0]
         transform = surrogate.transform
-        cells = transform.cell(self.values) if transform.kind == "binary" else None
-        counts = None if surrogate.noise is None else self.values.astype(jnp.float32) - transform.lower
-        return Rows(features, transform.encode(key, self.values), self.weights, self.simulation, cells, counts)
+        cells = transform.cell(values) if transform.kind == "binary" else None
+        counts = None if surrogate.noise is None else values.astype(jnp.float32) - transform.lower
+        return Rows(features, transform.encode(key, values), self.weights[simulation], simulation, cells, counts)
 
 
 def usable_rows(rows: Rows | Raw, surrogate: Surrogate, key: Array) -> Array:
     """Say which rows are finite and within the support, `[rows]`; some are encoded at a time."""
 
     def is_usable(row: Array) -> Array:
-        encoded = rows.take(row[None]).encode(surrogate, key)
+        encoded = rows.encode(row[None], surrogate, key)
         return jnp.all(jnp.isfinite(encoded.values)) & jnp.all(jnp.isfinite(encoded.features))
 
     number = rows.values.shape[0]

@@ -40,6 +40,7 @@ def fit_surrogate(
     key: Array,
     surrogate: Surrogate,
     rows: Rows | Raw,
+    chosen: np.ndarray | None = None,
     *,
     progress: Progress = no_progress,
     checkpoint: Checkpoint | None = None,
@@ -50,6 +51,7 @@ def fit_surrogate(
         key: A random key.
         surrogate: The surrogate to fit.
         rows: The simulations.
+        chosen: The rows to fit to, all of them usable; found by default.
         progress: Called to show progress.
         checkpoint: Where the states of training are kept.
 
@@ -62,8 +64,9 @@ def fit_surrogate(
     order_key, init_key, correct_key, flow_key, noise_key = jax.random.split(key, 5)
     shape, networks = surrogate.shape, surrogate.networks
     config = networks.config
-    rows = _drop_failed(rows, surrogate, noise_key)
-    held_out, kept = _hold_out(order_key, np.asarray(rows.simulation), config.held_out)
+    # Rows stay where they are, as a selection of them would be a second copy; what is left out is never looked up.
+    chosen = select_rows(rows, surrogate, noise_key) if chosen is None else chosen
+    held_out, kept = _hold_out(order_key, rows, chosen, config.held_out)
     # Regression needs no more; all else sees every row, batch by batch.
     some = _encode(
         rows, kept[: _MAX_SOLVED // (shape.points * shape.width)], surrogate, jax.random.fold_in(noise_key, 1)
@@ -100,50 +103,64 @@ def fit_surrogate(
     return surrogate, losses
 
 
-def _hold_out(key: Array, simulation: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def _hold_out(key: Array, rows: Rows | Raw, chosen: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Hold out whole simulations: replicates of one share its parameters, and must not be on both sides.
 
     Args:
         key: A random key.
-        simulation: The simulation of each row.
+        rows: The simulations.
+        chosen: The rows that are used.
         fraction: The share of simulations to hold out.
 
     Returns:
         The rows held out and the rows kept.
     """
-    simulations = np.unique(simulation)
-    order = np.asarray(jax.random.permutation(key, simulations.size))
-    chosen = simulations[order[: max(1, int(fraction * simulations.size))]]
-    is_held_out = np.isin(simulation, chosen)
-    return np.flatnonzero(is_held_out), np.flatnonzero(~is_held_out)
+    simulation = np.asarray(rows.simulation)[chosen]
+    is_used = np.zeros(simulation.max() + 1, bool)
+    is_used[simulation] = True
+    used = np.flatnonzero(is_used)
+    order = np.asarray(jax.random.permutation(key, used.size))
+    is_held_out = np.zeros_like(is_used)
+    is_held_out[used[order[: max(1, int(fraction * used.size))]]] = True
+    return chosen[is_held_out[simulation]], chosen[~is_held_out[simulation]]
 
 
-def held_out_simulations(key: Array, surrogate: Surrogate, rows: Rows | Raw) -> np.ndarray:
+def held_out_simulations(key: Array, surrogate: Surrogate, rows: Rows | Raw, chosen: np.ndarray) -> np.ndarray:
     """List the simulations that `fit_surrogate` holds out with the same key and rows."""
-    order_key, *_, noise_key = jax.random.split(key, 5)
-    simulation = np.asarray(rows.simulation)[np.asarray(find_usable(rows, surrogate, noise_key))]
-    chosen, _ = _hold_out(order_key, simulation, surrogate.networks.config.held_out)
-    return np.unique(simulation[chosen])
+    order_key, *_ = jax.random.split(key, 5)
+    held_out, _ = _hold_out(order_key, rows, chosen, surrogate.networks.config.held_out)
+    return np.unique(np.asarray(rows.simulation)[held_out])
 
 
-find_usable = jit(usable_rows)
-_encode = jit(lambda rows, index, surrogate, key: rows.take(index).encode(surrogate, key))
+_find_usable = jit(usable_rows)
+_encode = jit(lambda rows, index, surrogate, key: rows.encode(index, surrogate, key))
 
 
-def _drop_failed(rows: Rows | Raw, surrogate: Surrogate, key: Array) -> Rows | Raw:
-    """Leave out simulations that are not finite, or lie outside the observation's support."""
-    usable, name = np.asarray(find_usable(rows, surrogate, key)), surrogate.shape.name
-    failed = usable.size - np.count_nonzero(usable)
-    if failed == 0:
-        return rows
-    if failed == usable.size:
+def select_rows(rows: Rows | Raw, surrogate: Surrogate, key: Array, failed: np.ndarray | None = None) -> np.ndarray:
+    """List the rows that are finite and within the observation's support.
+
+    Args:
+        rows: The simulations.
+        surrogate: The surrogate to fit.
+        key: A random key.
+        failed: Rows that are known to have failed, of which no warning is given.
+
+    Raises:
+        ValueError: If no row is.
+    """
+    usable, name = np.asarray(_find_usable(rows, surrogate, key)), surrogate.shape.name
+    if not usable.any():
         raise ValueError(f"No simulation of {name!r} is finite and within its support. Check the simulator.")
-    warnings.warn(
-        f"{failed} of {usable.size} simulations of {name!r} are not finite or lie outside its support and are left "
-        "out. The posterior is then that of a simulator that does not fail.",
-        stacklevel=3,
-    )
-    return rows.take(jnp.asarray(np.flatnonzero(usable)))
+    known = usable if failed is None else usable | failed
+    number = usable.size - np.count_nonzero(known)
+    if number:
+        total = usable.size if failed is None else usable.size - np.count_nonzero(failed & ~usable)
+        warnings.warn(
+            f"{number} of {total} simulations of {name!r} are not finite or lie outside its support and are left "
+            "out. The posterior is then that of a simulator that does not fail.",
+            stacklevel=3,
+        )
+    return np.flatnonzero(usable).astype(np.int32)
 
 
 @jit
@@ -272,7 +289,7 @@ def _draw_rows(key: Array, data: Any, number: int) -> Rows:
     """Draw rows to train on, with noise of their own."""
     row_key, noise_key = jax.random.split(key)
     chosen = data["train"][jax.random.randint(row_key, (number,), 0, data["train"].shape[0])]
-    return data["rows"].take(chosen).encode(data["surrogate"], noise_key)
+    return data["rows"].encode(chosen, data["surrogate"], noise_key)
 
 
 def _residual(surrogate: Surrogate, key: Array, rows: Rows) -> Array:

@@ -34,7 +34,24 @@ def test_a_store_is_read_without_a_simulation(tmp_path):
 @pytest.mark.slow
 def test_training_on_a_store_makes_no_simulation(tmp_path):
     execution.fill(str(tmp_path / "store"), 300)
-    measured = execution.measure_training(str(tmp_path / "store"), 300)
+    measured = execution.measure_training(str(tmp_path / "store"), 300, keep_freed=True)
     assert measured["calls"] == 0
+    assert measured["size"] == 300 * 4 * (execution._WIDTH + 2)
     # With so few simulations the networks are most of it, and far more than a copy.
-    assert measured["copies"] > 0
+    assert measured["growth"] > measured["size"]
+
+
+@pytest.mark.parametrize(("growth", "good"), [((38e6, 46e6), [True, True]), ((38e6, 78e6), [True, False])])
+def test_a_copy_is_told_from_what_does_not_grow(monkeypatch, growth, good):
+    found = {100: (40e6, growth[0]), 200: (80e6, growth[1])}
+
+    def run_apart(option, folder, number):
+        size, more = found[number]
+        opened = {"seconds": 1.0, "copies": 1.2}
+        return opened if option == "--open" else {"calls": 0, "size": size, "growth": more}
+
+    monkeypatch.setattr(execution, "fill", lambda *args: None)
+    monkeypatch.setattr(execution, "_run_apart", run_apart)
+    results = execution._measure_stored(100)
+    assert [value for _, value, *_ in results] == pytest.approx([1.0, 1.2, 0.95, (growth[1] - 38e6) / 40e6])
+    assert [one[-1] for one in results[2:]] == good

@@ -14,7 +14,7 @@ from hsbi.inference.features import ParameterFeatures
 from hsbi.inference.linear import Linear
 from hsbi.inference.rows import Rows
 from hsbi.inference.surrogate import Surrogate
-from hsbi.inference.surrogate_fit import _drop_failed, _helps, fit_surrogate
+from hsbi.inference.surrogate_fit import _helps, fit_surrogate, select_rows
 from tests.inference.linear_gaussian import TINY, identity, transform
 from tests.networks.weights import quick, random_weights
 
@@ -203,10 +203,20 @@ def test_failed_simulations_are_left_out():
     data = simulations(lambda rng, shape: rng.normal(size=shape), 0)
     broken = data._replace(values=data.values.at[jnp.asarray([5, 9])].set(jnp.nan).at[11].set(jnp.inf))
     with pytest.warns(UserWarning, match="3 of 1600 simulations of 'y' are not finite"):
-        found = _drop_failed(broken, make_surrogate(), jax.random.key(0))
-    whole = data.take(jnp.asarray(np.delete(np.arange(NUM_ROWS), [5, 9, 11])))
-    jax.tree.map(np.testing.assert_array_equal, found, whole)
-    assert _drop_failed(data, make_surrogate(), jax.random.key(0)) is data
+        found = select_rows(broken, make_surrogate(), jax.random.key(0))
+    np.testing.assert_array_equal(found, np.delete(np.arange(NUM_ROWS), [5, 9, 11]))
+    np.testing.assert_array_equal(select_rows(data, make_surrogate(), jax.random.key(0)), np.arange(NUM_ROWS))
+
+
+def test_failures_that_are_known_are_no_news():
+    data = simulations(lambda rng, shape: rng.normal(size=shape), 0)
+    broken = data._replace(values=data.values.at[jnp.asarray([5, 9])].set(jnp.nan).at[11].set(jnp.inf))
+    failed = np.isin(np.arange(NUM_ROWS), [5, 9, 11, 12])
+    # Row 12 is usable whatever was said of it.
+    found = select_rows(broken, make_surrogate(), jax.random.key(0), failed)
+    np.testing.assert_array_equal(found, np.delete(np.arange(NUM_ROWS), [5, 9, 11]))
+    with pytest.warns(UserWarning, match="1 of 1598 simulations of 'y' are not finite"):
+        select_rows(broken, make_surrogate(), jax.random.key(0), np.isin(np.arange(NUM_ROWS), [5, 9]))
 
 
 def test_simulations_that_all_failed_are_refused():
