@@ -70,7 +70,7 @@ def draw_ecdf(panel: "Axes", ranks: np.ndarray, mask: np.ndarray, names: Sequenc
         own = np.sort(ranks[..., column][mask])
         share = np.searchsorted(own, _GRID, side="right") / own.size
         label = name if column < _MAX_NAMED else None
-        panel.plot(_GRID, share - _GRID, line_style(column), color=color(column), lw=1.3, label=label)
+        panel.plot(_GRID, share - _GRID, ls=line_style(column), color=color(column), lw=1.3, label=label)
     polish(panel, title=title, x="rank of the true value", y="share below, less uniform")
     panel.set_xlim(0, 1)
     panel.legend(fontsize=7, frameon=False, ncols=1 + (len(names) > 4), title="gray: 95 % of exact", title_fontsize=7)
@@ -100,7 +100,7 @@ def draw_coverage(panel: "Axes", ranks: dict[str, tuple[np.ndarray, np.ndarray]]
     for number, (name, (own, mask)) in enumerate(ranks.items()):
         values = np.sort(own[mask])
         share = np.searchsorted(values, _GRID, side="right") / values.size
-        panel.plot(_GRID, share, line_style(number), color=color(number), lw=1.5, label=name)
+        panel.plot(_GRID, share, ls=line_style(number), color=color(number), lw=1.5, label=name)
     polish(panel, title=title, x="credibility level", y="expected coverage")
     panel.set(xlim=(0, 1), ylim=(0, 1))
     panel.legend(fontsize=7, frameon=False, loc="upper left", title="gray: 95 % of exact", title_fontsize=7)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hsbi.plots.style import COLORS, new_figure, polish
+from hsbi.plots.style import COLORS, MARKERS, line_style, new_figure, polish
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,9 +32,10 @@ def training(estimator: Any) -> "Figure":
         curve = np.asarray(values, float)
         epochs = np.arange(1, len(curve) + 1)
         for place, label in enumerate(("training", "validation")):
-            panel.plot(epochs, curve[:, place], color=COLORS[place], marker="o", markersize=2.5, lw=1.2, label=label)
+            look = {"color": COLORS[place], "marker": MARKERS[place], "ls": line_style(place)}
+            panel.plot(epochs, curve[:, place], markersize=2.5, lw=1.2, label=label, **look)
         polish(panel, title=stage, x="epoch", y="loss")
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     for panel in axes.flat[len(losses) :]:
         panel.set_visible(False)
     axes.flat[0].legend(fontsize=8, frameon=False)

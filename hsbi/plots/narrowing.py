@@ -85,7 +85,7 @@ def _draw_over_sites(panel: "Axes", report: Any) -> None:
         place = np.clip(np.searchsorted(edges, sizes, side="right") - 1, 0, len(edges) - 2)
         groups = [(sizes[place == g].mean(), np.median(values[place == g])) for g in np.unique(place)]
         x, y = np.transpose(groups)
-        panel.plot(x, y, line_style(column), color=color(column), lw=1.8, label=name)
+        panel.plot(x, y, ls=line_style(column), color=color(column), lw=1.8, label=name)
     panel.legend(fontsize=7, loc="lower right", framealpha=0.85, edgecolor="none")
     panel.locator_params(axis="x", integer=True)
     low = np.percentile(level.contraction, 2)

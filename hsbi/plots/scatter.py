@@ -87,7 +87,7 @@ def _draw_pair(panel: "Axes", x: np.ndarray, y: np.ndarray, window: Any, number:
     heights = [ordered[np.searchsorted(share, mass)] for mass in _MASSES]
     centers = [(edges[1:] + edges[:-1]) / 2 for edges in (x_edges, y_edges)]
     if 0 < heights[0] < heights[1]:
-        lines = {"colors": shade, "linewidths": 1.2, "linestyles": line_style(number)}
+        lines = {"colors": shade, "linewidths": 1.2, "linestyles": [line_style(number)]}
         panel.contour(*centers, density.T, levels=heights, **lines)
     panel.set_ylim(window[1])
 

@@ -12,7 +12,17 @@ INK, FAINT, BAND = "#222222", "#777777", "#DDDDDD"
 # Dark enough for text on white.
 VERDICT_COLORS = {"trusted": "#00704F", "doubtful": "#8A5A00", "wrong": "#B04000", "unknown": "#666666"}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINE_STYLES = ("-", "--", "-.", ":")
+# As many as colors, so that a line differs from every other in more than its color.
+LINE_STYLES: tuple[Any, ...] = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+    (0, (10, 2, 2, 2)),
+)
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> "tuple[Figure, Any]":
@@ -31,7 +41,7 @@ def polish(axes: "Axes", *, title: str = "", x: str = "", y: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def line_style(number: int) -> str:
+def line_style(number: int) -> Any:
     """Give the line style of the n-th thing of a kind, which differs where colors cannot be told apart."""
     return LINE_STYLES[number % len(LINE_STYLES)]
 

@@ -127,6 +127,11 @@ def test_training_draws_losses_and_calibration_the_share_below():
     train, validation = figure.axes[0].lines
     np.testing.assert_array_equal(train.get_ydata(), [3.0, 2.0, 1.0])
     np.testing.assert_array_equal(validation.get_ydata(), [4.0, 2.5, 2.0])
+    assert (train.get_color(), train.get_marker()) != (validation.get_color(), validation.get_marker())
+    assert train.get_linestyle() != validation.get_linestyle()
+    once = plots.training({"surrogate: flow": np.array([[3.0, 4.0]])})
+    once.canvas.draw()
+    assert [tick for tick in once.axes[0].get_xticks() if tick % 1] == []
     ranks = np.random.default_rng(3).random((200, 2)) ** 2
     figure = plots.calibration(ranks, names=["mu", "tau"])
     line = next(line for line in figure.axes[0].lines if line.get_label() == "tau")
@@ -134,6 +139,17 @@ def test_training_draws_losses_and_calibration_the_share_below():
     np.testing.assert_allclose(y, np.mean(ranks[:, 1, None] <= x, axis=0) - x)
     with pytest.raises(ValueError, match="no losses to draw"):
         plots.training({})
+
+
+def test_eight_lines_differ_in_more_than_color():
+    names = [f"mu[{number}]" for number in range(8)]
+    figure = plots.calibration(np.random.default_rng(3).random((50, 8)), names=names)
+    lines = [line for line in figure.axes[0].lines if line.get_label() in names]
+    assert len({str(line._dash_pattern) for line in lines}) == 8
+    several = {name: {"mu": np.random.default_rng(4).normal(size=(300,)), "tau": np.ones(300)} for name in names}
+    for number, draws in enumerate(several.values()):
+        draws["tau"] = np.random.default_rng(number).normal(size=300)
+    plots.pairs(several)
 
 
 def test_tarp_draws_the_coverage_of_its_ranks():
