@@ -18,8 +18,9 @@ from jax import Array
 
 from hsbi.inference.arrays import Latents
 from hsbi.inference.batch import Observed, site_features
-from hsbi.inference.linearize import Linearized, linearize
+from hsbi.inference.linearize import MAX_MEAN, Linearized, linearize
 from hsbi.inference.posterior import Posterior
+from hsbi.inference.proposals import Normals, mix, solve_parts
 from hsbi.model.program import Program
 from hsbi.networks.mlp import apply
 from hsbi.networks.triangular import cholesky
@@ -28,6 +29,9 @@ from hsbi.networks.triangular import cholesky
 WIDE_SHARE, _WIDER = 8, 2.0
 # Rounds of Gauss-Newton for the locals, and the starts among which the best is found once for a data set.
 _LOCAL_ROUNDS, _NUM_STARTS = 3, 48
+# Where surrogates are mixtures: places that Gauss-Newton starts from at a site, how far apart they are in standard
+# deviations, and its rounds before parts of the noise go their own ways.
+_NUM_PLACES, _APART, _PLACE_ROUNDS = 4, 1.0, 2
 # Observed values evaluated at once.
 _MAX_ROWS = 2**17
 # What stands for the log density of something impossible.
@@ -44,6 +48,8 @@ class Target(NamedTuple):
         observed: The data.
         encoding: The sites as the network of the locals encodes them, or None without locals.
         anchors: Where Gauss-Newton starts, `[S, d]`.
+        places: Where surrogates are mixtures: values of the locals from which Gauss-Newton starts for every part of the
+            noise, by name with an axis of places in front, and which of them a site has, `[A, S]`; None otherwise.
     """
 
     posterior: Posterior
@@ -51,6 +57,7 @@ class Target(NamedTuple):
     observed: Observed
     encoding: Array | None
     anchors: Array
+    places: tuple[dict[str, Array], Array] | None = None
 
     def evaluate(self, globals_: Array, keys: Array, num_candidates: int) -> tuple[Array, Array, Array]:
         """Integrate the locals out of many draws of the globals.
@@ -85,17 +92,30 @@ class Target(NamedTuple):
         for surrogate in self.posterior.surrogates:
             name = surrogate.shape.name
             features = site_features(self.program, surrogate, values, self.observed.design)
-            terms = surrogate.log_terms(features, self.observed.values[name])
-            of_sites += jnp.sum(jnp.where(self.observed.known(name), terms, 0.0), axis=(1, 2, 3))
+            known = self.observed.design.masks.get(name)
+            of_sites += jnp.sum(surrogate.log_density(features, self.observed.values[name], known), axis=(1, 2))
         return of_globals, jnp.nan_to_num(of_sites, nan=_IMPOSSIBLE, neginf=_IMPOSSIBLE)
 
     def _integrate(self, globals_: Array, key: Array, num_candidates: int) -> tuple[Array, Array, Array]:
         """Integrate the locals of one draw's globals; gives log density, a draw of the locals, and the efficiency."""
+        noise_key, pick_key = jax.random.split(key)
+        propose = self._propose if self.places is None else self._propose_parts
+        candidates, log_proposal = propose(globals_, noise_key, num_candidates)
+        of_globals, of_sites = jax.vmap(lambda own: self.log_joint(globals_, own))(candidates)
+        log_weights = of_sites - log_proposal
+        marginal = jax.scipy.special.logsumexp(log_weights, axis=0) - math.log(num_candidates)
+        picks = jax.random.categorical(pick_key, log_weights, axis=0)
+        real = self.observed.site_mask
+        efficiency = jnp.sum(jnp.where(real, effective_share(log_weights.T), 0.0)) / jnp.maximum(jnp.sum(real), 1)
+        total = of_globals[0] + jnp.sum(jnp.where(real, marginal, 0.0))
+        return total, candidates[picks, jnp.arange(real.shape[0])], efficiency
+
+    def _propose(self, globals_: Array, key: Array, num_candidates: int) -> tuple[Array, Array]:
+        """Propose locals `[n, S, d]` from the network's normal and that of Gauss-Newton; gives log densities too."""
         proposals = self.learned(globals_), self.polish(globals_, self.anchors)
         num_sites, dim = self.anchors.shape
-        noise_key, pick_key = jax.random.split(key)
         # Pairs of opposite signs: what is odd in the noise cancels from the integral.
-        half = jax.random.normal(noise_key, (num_candidates // 2, num_sites, dim))
+        half = jax.random.normal(key, (num_candidates // 2, num_sites, dim))
         number = np.arange(num_candidates // 2)
         # Wide candidates are all of the first proposal.
         is_wide, is_first = number % WIDE_SHARE == 0, number % 2 == 0
@@ -104,15 +124,39 @@ class Target(NamedTuple):
         first, second = (jax.vmap(proposal.color)(noise) for proposal in proposals)
         candidates = jnp.where(np.tile(is_first, 2)[:, None, None], first, second)
         shares = (np.mean(is_first & ~is_wide), np.mean(is_wide), np.mean(~is_first))
-        log_proposal = jax.vmap(lambda own: _log_mixture(proposals, shares, own))(candidates)
-        of_globals, of_sites = jax.vmap(lambda own: self.log_joint(globals_, own))(candidates)
-        log_weights = of_sites - log_proposal
-        marginal = jax.scipy.special.logsumexp(log_weights, axis=0) - math.log(num_candidates)
-        picks = jax.random.categorical(pick_key, log_weights, axis=0)
-        real = self.observed.site_mask
-        efficiency = jnp.sum(jnp.where(real, effective_share(log_weights.T), 0.0)) / jnp.maximum(jnp.sum(real), 1)
-        total = of_globals[0] + jnp.sum(jnp.where(real, marginal, 0.0))
-        return total, candidates[picks, jnp.arange(num_sites)], efficiency
+        return candidates, jax.vmap(lambda own: _log_mixture(proposals, shares, own))(candidates)
+
+    def _propose_parts(self, globals_: Array, key: Array, num_candidates: int) -> tuple[Array, Array]:
+        """Propose locals from one normal for every part of the noise and every place, and from a wide one."""
+        normals = self._normals(globals_)
+        noise_key, level_key = jax.random.split(key)
+        num_sites, dim = self.anchors.shape
+        noise = jax.random.normal(noise_key, (num_candidates, num_sites, dim))
+        # One level in each of so many equal steps: parts are drawn as often as their shares say.
+        shift = jax.random.uniform(level_key, (1, num_sites))
+        levels = (jnp.arange(num_candidates)[:, None] + shift) / num_candidates
+        candidates = normals.draw(noise, levels)
+        return candidates, normals.log_prob(candidates)
+
+    def _normals(self, globals_: Array) -> Normals:
+        """Give a mixture of normals for each site's locals."""
+        assert self.places is not None
+        values, has_place = self.places
+        coordinates = self.posterior.coordinates
+        own = coordinates.decode(self.program, Latents(globals_, self.anchors))
+
+        def solve(place: dict[str, Array]) -> tuple[Linearized, Array]:
+            start = jnp.nan_to_num(coordinates.encode(self.program, {**own, **place}).locals)
+            start = jnp.clip(start, -MAX_MEAN, MAX_MEAN)
+            return self.solve_parts(globals_, start, _PLACE_ROUNDS)
+
+        parts, log_masses = jax.vmap(solve)(values)
+        log_masses = jnp.where(has_place[:, None], jnp.nan_to_num(log_masses, nan=_IMPOSSIBLE), -jnp.inf)
+        return mix(parts, log_masses)
+
+    def solve_parts(self, globals_: Array, start: Array, num_rounds: int) -> tuple[Linearized, Array]:
+        """Find each site's locals for every part of the noise by Gauss-Newton, `[K, S, ...]`, with their log masses."""
+        return solve_parts(self.posterior, self.program, self.observed, globals_, start, num_rounds)
 
     def learned(self, globals_: Array) -> Linearized:
         """Give the network's normal approximation of each site's locals.
@@ -167,8 +211,41 @@ def make_target(posterior: Posterior, program: Program, observed: Observed, glob
         mean = target.polish(globals_, start).mean
         return mean, target.log_joint(globals_, mean)[1]
 
+    if any(surrogate.law is not None for surrogate in posterior.surrogates):
+        return target._replace(places=_find_places(target, globals_, starts))
     means, values = jax.lax.map(search, starts, batch_size=8)
     return target._replace(anchors=means[jnp.argmax(values, axis=0), jnp.arange(num_sites)])
+
+
+def _find_places(target: Target, globals_: Array, starts: Array) -> tuple[dict[str, Array], Array]:
+    """Find places `[A, S]` that are apart from each other, the most massive first, from starts `[n, S, d]`.
+
+    Returns:
+        Values of the locals there, and which of the places a site has.
+    """
+
+    def search(start: Array) -> tuple[Linearized, Array]:
+        parts, log_masses = target.solve_parts(globals_, start, _LOCAL_ROUNDS)
+        best = jnp.argmax(log_masses, axis=0)
+        own = jax.tree.map(lambda array: array[best, sites], parts)
+        return own, jax.scipy.special.logsumexp(log_masses, axis=0)
+
+    sites = jnp.arange(starts.shape[1])
+    bases, masses = jax.lax.map(search, starts, batch_size=8)
+    masses = jnp.nan_to_num(masses, nan=-jnp.inf, neginf=-jnp.inf, posinf=-jnp.inf)
+
+    def choose(left: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        best = jnp.argmax(left, axis=0)
+        own = Linearized(bases.mean[best, sites], bases.factor[best, sites])
+        near = jnp.sum(jax.vmap(own.whiten)(bases.mean) ** 2, axis=-1) < _APART**2
+        return jnp.where(near, -jnp.inf, left), (own.mean, jnp.isfinite(jnp.max(left, axis=0)))
+
+    _, (means, has_place) = jax.lax.scan(choose, masses, None, length=_NUM_PLACES)
+    # A site without any finite mass starts at the network's mean.
+    has_place = has_place.at[0].set(True)
+    decode = target.posterior.coordinates.decode
+    values = jax.vmap(lambda mean: decode(target.program, Latents(globals_, mean)))(means)
+    return {name: values[name] for name in target.posterior.coordinates.names("local")}, has_place
 
 
 def effective_share(log_weights: Array) -> Array:

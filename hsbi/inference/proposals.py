@@ -1,0 +1,208 @@
+r"""Proposals for the locals of sites whose surrogates are mixtures of Gaussians.
+
+If location is straight in the locals and their prior is normal, a site's posterior under a mixture of K Gaussians is
+itself a mixture of K normals: each part of the noise has its own Gauss-Newton solution. A location that bends or folds
+may have several solutions, so there are several places to start from.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from hsbi.inference.arrays import Latents
+from hsbi.inference.batch import Observed, site_features
+from hsbi.inference.law import Mixture, restrict
+from hsbi.inference.linearize import MAX_MEAN, Linearized, bound_scaled
+from hsbi.inference.posterior import Posterior
+from hsbi.inference.surrogate import Surrogate
+from hsbi.model.program import Program
+from hsbi.networks.heads import Gaussian
+from hsbi.networks.triangular import cholesky, solve_lower, solve_upper
+
+# Rounds that each part of the noise has to itself.
+_OWN_ROUNDS = 2
+# Shares of the candidates that are spread evenly over all parts, and that come from the prior, wider by a factor.
+_EVEN, _WIDE, _WIDER = 0.1, 0.1, 1.5
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Normals(NamedTuple):
+    """A mixture of normals for each site.
+
+    Attributes:
+        log_shares: `[M, S]`; a site's sum to one after taking exponentials.
+        parts: Means `[M, S, d]` and factors of precisions `[M, S, d, d]`.
+    """
+
+    log_shares: Array
+    parts: Linearized
+
+    def draw(self, noise: Array, levels: Array) -> Array:
+        """Draw locals `[n, S, d]` from normal noise of that shape; levels in (0, 1), `[n, S]`, choose the parts."""
+        ends = jnp.cumsum(jnp.exp(self.log_shares), axis=0)
+        last = ends.shape[0] - 1
+        chosen = jnp.minimum(jnp.sum(levels[:, None, :] > ends[None], axis=1), last)
+        sites = jnp.arange(ends.shape[1])[None, :]
+        own = Linearized(self.parts.mean[chosen, sites], self.parts.factor[chosen, sites])
+        return own.mean + solve_upper(own.factor, noise)
+
+    def log_prob(self, locals_: Array) -> Array:
+        """Evaluate the log density of locals `[n, S, d]`, `[n, S]`."""
+        gap = locals_[:, None] - self.parts.mean[None]
+        squares = jnp.sum(jnp.sum(self.parts.factor[None] * gap[..., None], axis=-2) ** 2, axis=-1)
+        volume = _log_volume(self.parts.factor) - 0.5 * gap.shape[-1] * _LOG_2PI + self.log_shares
+        return jax.scipy.special.logsumexp(volume[None] - 0.5 * squares, axis=1)
+
+
+def count_parts(surrogates: tuple[Surrogate, ...], observed: Observed) -> tuple[tuple[bool, ...], int]:
+    """Say which surrogates are taken part by part, and count the parts.
+
+    With n events of K parts a site's posterior would have K^n, so a mixture of several parts is taken by its moments
+    unless it is the only one and the site has one event of it.
+    """
+    by_part, most = [], 1
+    for surrogate in surrogates:
+        number = 0 if surrogate.law is None else surrogate.law.loc.shape[0]
+        events = math.prod(observed.values[surrogate.shape.name].shape[1:3])
+        single = number == 1 or (number > 1 and events == 1 and most == 1)
+        by_part.append(single)
+        most = max(most, number if single else 1)
+    return tuple(by_part), most
+
+
+def solve_parts(
+    posterior: Posterior, program: Program, observed: Observed, globals_: Array, start: Array, num_rounds: int
+) -> tuple[Linearized, Array]:
+    """Find each site's locals for every part of the noise by Gauss-Newton.
+
+    The first rounds take the noise by its moments; then each part goes on by itself.
+
+    Args:
+        posterior: The posterior, for coordinates and surrogates.
+        program: The program at the data set's sites.
+        observed: The data.
+        globals_: `[d_g]`.
+        start: Where the locals start, `[S, d]`.
+        num_rounds: Rounds that all parts share.
+
+    Returns:
+        Normals `[K, S, ...]`, and the log mass that each stands for, `[K, S]`.
+    """
+    by_part, number = count_parts(posterior.surrogates, observed)
+    problem = _Problem(posterior, program, observed, globals_, by_part)
+    identity = jnp.broadcast_to(jnp.eye(start.shape[-1]), (*start.shape, start.shape[-1]))
+
+    def own(part: Array) -> tuple[Linearized, Array]:
+        # One body for both kinds of rounds, as each is a program to compile.
+        def improve(turn: Array, state: Linearized) -> Linearized:
+            return problem.step(state.mean, jnp.where(turn < num_rounds, -1, part))
+
+        found = jax.lax.fori_loop(0, num_rounds + _OWN_ROUNDS, improve, Linearized(start, identity))
+        return found, problem.log_joint(found.mean, part) - _log_volume(found.factor)
+
+    return jax.vmap(own)(jnp.arange(number))
+
+
+def mix(parts: Linearized, log_masses: Array) -> Normals:
+    """Mix normals `[A, K, S, ...]` by their masses `[A, K, S]`, with a wide normal of the prior."""
+    num_sites, dim = parts.mean.shape[2:]
+
+    def merge(array: Array) -> Array:
+        return array.reshape(-1, *array.shape[2:])
+
+    parts, log_masses = jax.tree.map(merge, parts), merge(log_masses)
+    # Every part has some share, as masses are those of straight lines.
+    even = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_masses), 0.0, -jnp.inf), axis=0)
+    log_shares = jnp.logaddexp(jax.nn.log_softmax(log_masses, axis=0) + math.log(1 - _EVEN), even + math.log(_EVEN))
+    log_shares = jnp.pad(log_shares + math.log(1 - _WIDE), ((0, 1), (0, 0)), constant_values=math.log(_WIDE))
+    factor = jnp.broadcast_to(jnp.eye(dim) / _WIDER, (num_sites, dim, dim))
+    wide = Linearized(jnp.zeros((num_sites, dim)), factor)
+    return Normals(log_shares, jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), parts, wide))
+
+
+class _Problem(NamedTuple):
+    posterior: Posterior
+    program: Program
+    observed: Observed
+    globals_: Array
+    by_part: tuple[bool, ...]
+
+    def step(self, mean: Array, part: Array) -> Linearized:
+        """Make one round of Gauss-Newton; a negative part takes all noise by its moments."""
+        num_sites, dim = mean.shape
+        tangents = jnp.broadcast_to(jnp.eye(dim)[:, None, :], (dim, num_sites, dim))
+        location, slope_of, noises = jax.linearize(lambda z: self.predict(z, part), mean, has_aux=True)
+        slopes = jax.vmap(slope_of)(tangents)
+        precision = jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim))
+        pull = jnp.zeros((num_sites, dim))
+        for surrogate, own, noise, slope in zip(self.posterior.surrogates, location, noises, slopes, strict=True):
+            name = surrogate.shape.name
+            known = self.observed.design.masks.get(name)
+            residual = _scale(noise, self.observed.values[name] - own, known).reshape(num_sites, -1)
+            scaled = jax.vmap(lambda gap, n=noise, k=known: _scale(n, gap, k))(slope).reshape(dim, num_sites, -1)
+            precision += jnp.einsum("ism,jsm->sij", scaled, scaled)
+            pull += jnp.einsum("ism,sm->si", scaled, residual + jnp.einsum("jsm,sj->sm", scaled, mean))
+        factor = cholesky(precision, min_eigenvalue=1.0)
+        return Linearized(jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -MAX_MEAN, MAX_MEAN), factor)
+
+    def predict(self, locals_: Array, part: Array) -> tuple[list[Array], list[Gaussian]]:
+        """Give the location of every observation, and the Gaussian of its noise."""
+        values = self.posterior.coordinates.decode(self.program, Latents(self.globals_, locals_))
+        noises = []
+        for surrogate, single in zip(self.posterior.surrogates, self.by_part, strict=True):
+            features = site_features(self.program, surrogate, values, self.observed.design)
+            moments = Gaussian(*surrogate.predict(features))
+            if not single:
+                noises.append(moments)
+                continue
+            own = _take_part(surrogate.mixture(features), part)
+            noises.append(jax.tree.map(lambda a, b: jnp.where(part < 0, a, b), _with_lower(moments, own), own))
+        return [noise.loc for noise in noises], noises
+
+    def log_joint(self, locals_: Array, part: Array) -> Array:
+        """Give the log density of locals and data by site, with one part of the noise alone, `[S]`."""
+        latents = Latents(self.globals_, locals_)
+        values, _, of_sites = self.posterior.coordinates.decode_with_prior(self.program, latents)
+        for surrogate, single in zip(self.posterior.surrogates, self.by_part, strict=True):
+            name = surrogate.shape.name
+            features = site_features(self.program, surrogate, values, self.observed.design)
+            data, known = self.observed.values[name], self.observed.design.masks.get(name)
+            if single:
+                terms = surrogate.mixture(features).log_parts(data, known)
+                terms = jnp.take(terms, jnp.minimum(part, terms.shape[-1] - 1), axis=-1)
+            else:
+                terms = surrogate.log_density(features, data, known)
+            of_sites += jnp.sum(terms, axis=(1, 2))
+        return of_sites
+
+
+def _take_part(mixture: Mixture, part: Array) -> Gaussian:
+    """Take one part of a mixture `[..., K, d]`; the last if there are fewer."""
+    index = jnp.clip(part, 0, mixture.parts.loc.shape[-2] - 1)
+    return Gaussian(
+        jnp.take(mixture.parts.loc, index, axis=-2),
+        jnp.take(mixture.parts.log_scale, index, axis=-2),
+        None if mixture.parts.lower is None else jnp.take(mixture.parts.lower, index, axis=-3),
+    )
+
+
+def _with_lower(gaussian: Gaussian, like: Gaussian) -> Gaussian:
+    return gaussian if like.lower is None else gaussian._replace(lower=jnp.zeros_like(like.lower))
+
+
+def _scale(noise: Gaussian, gap: Array, known: Array | None) -> Array:
+    """Whiten a difference from the noise's location, `[S, replicates, points, width]`; zero where nothing is known."""
+    if known is not None and noise.lower is not None:
+        _, factor = restrict(noise, known)
+        return bound_scaled(jnp.where(known, solve_lower(factor, jnp.where(known, gap, 0.0)), 0.0))
+    scaled = gap * jnp.exp(-noise.log_scale)
+    if noise.lower is not None:
+        scaled = scaled + jnp.sum(noise.lower * scaled[..., None, :], axis=-1)
+    return bound_scaled(scaled if known is None else jnp.where(known, scaled, 0.0))
+
+
+def _log_volume(factor: Array) -> Array:
+    return jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
