@@ -76,7 +76,7 @@ def fit_law(
 
     def train(own: Array, start: Any, label: str) -> Any:
         watch = {"progress": progress, "checkpoint": checkpoint}
-        result = fit(own, start, stage, data, config.law, name=f"{name}: {label}", **watch)
+        result = fit(own, start, stage, data, config.correction, name=f"{name}: {label}", **watch)
         losses[label] = result.losses
         return result.params
 
@@ -174,9 +174,11 @@ def _depend(surrogate: Surrogate, rows: Rows) -> np.ndarray:
     residual = np.clip(np.asarray(jit(_residuals)(surrogate, rows), float), -_MAX_RESIDUAL, _MAX_RESIDUAL)
     first, second = np.tril_indices(residual.shape[-1], -1)
     design = np.concatenate([features, features**2], axis=-1)
-    root = np.sqrt(np.repeat(np.asarray(rows.weights, float), rows.values.shape[1]))[:, None]
-    center = lambda array: root * (array - (root**2 * array).sum(0) / (root**2).sum())
-    products, design = center(residual[:, first] * residual[:, second]), center(design)
+    weights = np.repeat(np.asarray(rows.weights, float), rows.values.shape[1])[:, None]
+    products = residual[:, first] * residual[:, second]
+    products, design = (
+        np.sqrt(weights) * (array - np.average(array, axis=0, weights=weights[:, 0])) for array in (products, design)
+    )
     explained = design @ np.linalg.lstsq(design, products, rcond=1e-8)[0]
     degrees = design.shape[1]
     statistic = len(design) * np.sum(explained**2, axis=0) / np.maximum(np.sum(products**2, axis=0), 1e-30)

@@ -5,6 +5,7 @@ itself a mixture of K normals: each part of the noise has its own Gauss-Newton s
 may have several solutions, so there are several places to start from.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -22,8 +23,6 @@ from hsbi.model.program import Program
 from hsbi.networks.heads import Gaussian
 from hsbi.networks.triangular import cholesky, solve_lower, solve_upper
 
-# Rounds that each part of the noise has to itself.
-_OWN_ROUNDS = 2
 # Shares of the candidates that are spread evenly over all parts, and that come from the prior, wider by a factor.
 _EVEN, _WIDE, _WIDER = 0.1, 0.1, 1.5
 _LOG_2PI = math.log(2 * math.pi)
@@ -52,7 +51,8 @@ class Normals(NamedTuple):
     def log_prob(self, locals_: Array) -> Array:
         """Evaluate the log density of locals `[n, S, d]`, `[n, S]`."""
         gap = locals_[:, None] - self.parts.mean[None]
-        squares = jnp.sum(jnp.sum(self.parts.factor[None] * gap[..., None], axis=-2) ** 2, axis=-1)
+        # XLA compiles a sum of products in place of `einsum` wrongly here, fused with the sums that follow.
+        squares = jnp.sum(jnp.einsum("msij,nmsi->nmsj", self.parts.factor, gap) ** 2, axis=-1)
         volume = _log_volume(self.parts.factor) - 0.5 * gap.shape[-1] * _LOG_2PI + self.log_shares
         return jax.scipy.special.logsumexp(volume[None] - 0.5 * squares, axis=1)
 
@@ -73,47 +73,57 @@ def count_parts(surrogates: tuple[Surrogate, ...], observed: Observed) -> tuple[
     return tuple(by_part), most
 
 
-def solve_parts(
+def solve_moments(
     posterior: Posterior, program: Program, observed: Observed, globals_: Array, start: Array, num_rounds: int
-) -> tuple[Linearized, Array]:
-    """Find each site's locals for every part of the noise by Gauss-Newton.
+) -> Linearized:
+    """Find each site's locals by rounds of Gauss-Newton from a start `[S, d]`, with the noise taken by its moments."""
+    by_part, _ = count_parts(posterior.surrogates, observed)
+    problem = _Problem(posterior, program, observed, globals_, by_part)
+    identity = jnp.broadcast_to(jnp.eye(start.shape[-1]), (*start.shape, start.shape[-1]))
+    none = jnp.full((), -1)
+    return jax.lax.fori_loop(
+        0, num_rounds, lambda _, state: problem.step(state.mean, none), Linearized(start, identity)
+    )
 
-    The first rounds take the noise by its moments; then each part goes on by itself.
+
+def solve_parts(
+    posterior: Posterior,
+    program: Program,
+    observed: Observed,
+    globals_: Array,
+    starts: Array,
+    parts: Array,
+    num_rounds: int = 1,
+) -> tuple[Linearized, Array]:
+    """Find each site's locals for parts of the noise by Gauss-Newton.
 
     Args:
         posterior: The posterior, for coordinates and surrogates.
         program: The program at the data set's sites.
         observed: The data.
         globals_: `[d_g]`.
-        start: Where the locals start, `[S, d]`.
-        num_rounds: Rounds that all parts share.
+        starts: Where the locals start, `[P, S, d]`.
+        parts: The part of the noise that each is for, `[P, S]`.
+        num_rounds: Rounds.
 
     Returns:
-        Normals `[K, S, ...]`, and the log mass that each stands for, `[K, S]`.
+        Normals `[P, S, ...]`, and the log mass that each stands for, `[P, S]`.
     """
-    by_part, number = count_parts(posterior.surrogates, observed)
+    by_part, _ = count_parts(posterior.surrogates, observed)
     problem = _Problem(posterior, program, observed, globals_, by_part)
-    identity = jnp.broadcast_to(jnp.eye(start.shape[-1]), (*start.shape, start.shape[-1]))
 
-    def own(part: Array) -> tuple[Linearized, Array]:
-        # One body for both kinds of rounds, as each is a program to compile.
-        def improve(turn: Array, state: Linearized) -> Linearized:
-            return problem.step(state.mean, jnp.where(turn < num_rounds, -1, part))
-
-        found = jax.lax.fori_loop(0, num_rounds + _OWN_ROUNDS, improve, Linearized(start, identity))
+    def own(start: Array, part: Array) -> tuple[Linearized, Array]:
+        found = problem.step(start, part)
+        for _ in range(num_rounds - 1):
+            found = problem.step(found.mean, part)
         return found, problem.log_joint(found.mean, part) - _log_volume(found.factor)
 
-    return jax.vmap(own)(jnp.arange(number))
+    return jax.vmap(own)(starts, parts)
 
 
 def mix(parts: Linearized, log_masses: Array) -> Normals:
-    """Mix normals `[A, K, S, ...]` by their masses `[A, K, S]`, with a wide normal of the prior."""
-    num_sites, dim = parts.mean.shape[2:]
-
-    def merge(array: Array) -> Array:
-        return array.reshape(-1, *array.shape[2:])
-
-    parts, log_masses = jax.tree.map(merge, parts), merge(log_masses)
+    """Mix normals `[P, S, ...]` by their masses `[P, S]`, with a wide normal of the prior."""
+    num_sites, dim = parts.mean.shape[1:]
     # Every part has some share, as masses are those of straight lines.
     even = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_masses), 0.0, -jnp.inf), axis=0)
     log_shares = jnp.logaddexp(jax.nn.log_softmax(log_masses, axis=0) + math.log(1 - _EVEN), even + math.log(_EVEN))
@@ -131,11 +141,15 @@ class _Problem(NamedTuple):
     by_part: tuple[bool, ...]
 
     def step(self, mean: Array, part: Array) -> Linearized:
-        """Make one round of Gauss-Newton; a negative part takes all noise by its moments."""
+        """Make one round of Gauss-Newton for a part, or one for each site; negative: the noise by its moments."""
         num_sites, dim = mean.shape
         tangents = jnp.broadcast_to(jnp.eye(dim)[:, None, :], (dim, num_sites, dim))
-        location, slope_of, noises = jax.linearize(lambda z: self.predict(z, part), mean, has_aux=True)
-        slopes = jax.vmap(slope_of)(tangents)
+
+        def differentiate(tangent: Array) -> tuple[list[Array], list[Array], list[Gaussian]]:
+            return jax.jvp(lambda z: self.predict(z, part), (mean,), (tangent,), has_aux=True)
+
+        # What does not depend on the tangent is computed once.
+        location, slopes, noises = jax.vmap(differentiate, out_axes=(None, 0, None))(tangents)
         precision = jnp.broadcast_to(jnp.eye(dim), (num_sites, dim, dim))
         pull = jnp.zeros((num_sites, dim))
         for surrogate, own, noise, slope in zip(self.posterior.surrogates, location, noises, slopes, strict=True):
@@ -159,7 +173,7 @@ class _Problem(NamedTuple):
                 noises.append(moments)
                 continue
             own = _take_part(surrogate.mixture(features), part)
-            noises.append(jax.tree.map(lambda a, b: jnp.where(part < 0, a, b), _with_lower(moments, own), own))
+            noises.append(jax.tree.map(functools.partial(_where, part < 0), _with_lower(moments, own), own))
         return [noise.loc for noise in noises], noises
 
     def log_joint(self, locals_: Array, part: Array) -> Array:
@@ -172,7 +186,7 @@ class _Problem(NamedTuple):
             data, known = self.observed.values[name], self.observed.design.masks.get(name)
             if single:
                 terms = surrogate.mixture(features).log_parts(data, known)
-                terms = jnp.take(terms, jnp.minimum(part, terms.shape[-1] - 1), axis=-1)
+                terms = _choose(terms, part)
             else:
                 terms = surrogate.log_density(features, data, known)
             of_sites += jnp.sum(terms, axis=(1, 2))
@@ -180,13 +194,30 @@ class _Problem(NamedTuple):
 
 
 def _take_part(mixture: Mixture, part: Array) -> Gaussian:
-    """Take one part of a mixture `[..., K, d]`; the last if there are fewer."""
-    index = jnp.clip(part, 0, mixture.parts.loc.shape[-2] - 1)
+    """Take one part of a mixture `[S, ..., K, d]`, by a number or one for each site; the last if there are fewer."""
+    loc, log_scale, lower = mixture.parts
+    shape = loc.shape[:3]
     return Gaussian(
-        jnp.take(mixture.parts.loc, index, axis=-2),
-        jnp.take(mixture.parts.log_scale, index, axis=-2),
-        None if mixture.parts.lower is None else jnp.take(mixture.parts.lower, index, axis=-3),
+        _choose(jnp.moveaxis(loc, -2, -1), part),
+        _choose(jnp.moveaxis(log_scale, -2, -1), part),
+        None
+        if lower is None
+        else _choose(jnp.broadcast_to(jnp.moveaxis(lower, -3, -1), (*shape, *lower.shape[-2:], loc.shape[-2])), part),
     )
+
+
+def _choose(array: Array, part: Array) -> Array:
+    """Choose along the last axis of an array `[S, ..., K]`, by a number or one for each site."""
+    index = jnp.broadcast_to(jnp.clip(part, 0, array.shape[-1] - 1), array.shape[:1])
+    chosen = jax.nn.one_hot(index, array.shape[-1], dtype=bool)
+    chosen = chosen.reshape(array.shape[0], *(1,) * (array.ndim - 2), array.shape[-1])
+    return jnp.sum(jnp.where(chosen, array, 0.0), axis=-1)
+
+
+def _where(condition: Array, first: Array, second: Array) -> Array:
+    """Choose for each site."""
+    condition = jnp.broadcast_to(condition, second.shape[:1]).reshape(-1, *(1,) * (second.ndim - 1))
+    return jnp.where(condition, first, second)
 
 
 def _with_lower(gaussian: Gaussian, like: Gaussian) -> Gaussian:

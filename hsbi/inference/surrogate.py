@@ -29,7 +29,6 @@ from hsbi.training import FitConfig
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
 MIN_LOG_SCALE, MAX_LOG_SCALE = -9.0, 9.0
 _CORRECTION = FitConfig(num_steps=8000, epoch_steps=200, learning_rate=3e-3, patience=10, weight_decay=1e-2)
-_LAW = FitConfig(num_steps=6000, epoch_steps=200, learning_rate=2e-3, patience=10, weight_decay=1e-2)
 _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
 
 
@@ -45,9 +44,8 @@ class SurrogateConfig:
         batch_size: Rows in a training batch.
         held_out: Fraction of the simulations held out.
         num_ode_steps: Midpoint steps of a draw.
-        correction: Training of the correction.
+        correction: Training of the correction, and of the mixture with it.
         flow: Training of the flow.
-        law: Training of the mixture, with location and scale.
         dtype: Type of the networks' computation; `bfloat16` suits GPUs.
     """
 
@@ -60,7 +58,6 @@ class SurrogateConfig:
     num_ode_steps: int = 8
     correction: FitConfig = _CORRECTION
     flow: FitConfig = _FLOW
-    law: FitConfig = _LAW
     dtype: str = "float32"
 
 

@@ -23,8 +23,8 @@ from hsbi.training import Checkpoint, Progress, fit, jit, no_progress
 
 # Values that the linear part is solved for, at most.
 _MAX_SOLVED = 2**20
-# A flow has to improve the held-out loss by more standard errors than a network: without one the surrogate has a density
-# that draws can be weighed by.
+# A flow has to improve the held-out loss by more standard errors than a network: without one the surrogate has a
+# density that draws can be weighed by.
 _MIN_FLOW_GAIN = 3.0
 # Further features have to gain as much, and this much per simulation, in nats.
 _LEAST_NATS = 0.05

@@ -20,7 +20,7 @@ from hsbi.inference.arrays import Latents
 from hsbi.inference.batch import Observed, site_features
 from hsbi.inference.linearize import MAX_MEAN, Linearized, linearize
 from hsbi.inference.posterior import Posterior
-from hsbi.inference.proposals import Normals, mix, solve_parts
+from hsbi.inference.proposals import Normals, count_parts, mix, solve_moments, solve_parts
 from hsbi.model.program import Program
 from hsbi.networks.mlp import apply
 from hsbi.networks.triangular import cholesky
@@ -29,9 +29,9 @@ from hsbi.networks.triangular import cholesky
 WIDE_SHARE, _WIDER = 8, 2.0
 # Rounds of Gauss-Newton for the locals, and the starts among which the best is found once for a data set.
 _LOCAL_ROUNDS, _NUM_STARTS = 3, 48
-# Where surrogates are mixtures: places that Gauss-Newton starts from at a site, how far apart they are in standard
-# deviations, and its rounds before parts of the noise go their own ways.
-_NUM_PLACES, _APART, _PLACE_ROUNDS = 4, 1.0, 2
+# Where surrogates are mixtures: places that Gauss-Newton ends at, how far apart they are in standard deviations, and
+# the most normals that are proposed from at a site, one for a part of the noise at a place.
+_NUM_PLACES, _APART, _MAX_PARTS = 4, 1.5, 20
 # Observed values evaluated at once.
 _MAX_ROWS = 2**17
 # What stands for the log density of something impossible.
@@ -48,8 +48,9 @@ class Target(NamedTuple):
         observed: The data.
         encoding: The sites as the network of the locals encodes them, or None without locals.
         anchors: Where Gauss-Newton starts, `[S, d]`.
-        places: Where surrogates are mixtures: values of the locals from which Gauss-Newton starts for every part of the
-            noise, by name with an axis of places in front, and which of them a site has, `[A, S]`; None otherwise.
+        places: Where surrogates are mixtures: values of the locals from which Gauss-Newton starts, by name with an axis
+            of places in front, the part of the noise that each is for, and which of them a site has, `[P, S]`; None
+            otherwise.
     """
 
     posterior: Posterior
@@ -57,7 +58,7 @@ class Target(NamedTuple):
     observed: Observed
     encoding: Array | None
     anchors: Array
-    places: tuple[dict[str, Array], Array] | None = None
+    places: tuple[dict[str, Array], Array, Array] | None = None
 
     def evaluate(self, globals_: Array, keys: Array, num_candidates: int) -> tuple[Array, Array, Array]:
         """Integrate the locals out of many draws of the globals.
@@ -141,22 +142,18 @@ class Target(NamedTuple):
     def _normals(self, globals_: Array) -> Normals:
         """Give a mixture of normals for each site's locals."""
         assert self.places is not None
-        values, has_place = self.places
+        values, parts, has_place = self.places
         coordinates = self.posterior.coordinates
         own = coordinates.decode(self.program, Latents(globals_, self.anchors))
 
-        def solve(place: dict[str, Array]) -> tuple[Linearized, Array]:
+        def encode(place: dict[str, Array]) -> Array:
             start = jnp.nan_to_num(coordinates.encode(self.program, {**own, **place}).locals)
-            start = jnp.clip(start, -MAX_MEAN, MAX_MEAN)
-            return self.solve_parts(globals_, start, _PLACE_ROUNDS)
+            return jnp.clip(start, -MAX_MEAN, MAX_MEAN)
 
-        parts, log_masses = jax.vmap(solve)(values)
-        log_masses = jnp.where(has_place[:, None], jnp.nan_to_num(log_masses, nan=_IMPOSSIBLE), -jnp.inf)
-        return mix(parts, log_masses)
-
-    def solve_parts(self, globals_: Array, start: Array, num_rounds: int) -> tuple[Linearized, Array]:
-        """Find each site's locals for every part of the noise by Gauss-Newton, `[K, S, ...]`, with their log masses."""
-        return solve_parts(self.posterior, self.program, self.observed, globals_, start, num_rounds)
+        found, log_masses = solve_parts(
+            self.posterior, self.program, self.observed, globals_, jax.vmap(encode)(values), parts
+        )
+        return mix(found, jnp.where(has_place, jnp.nan_to_num(log_masses, nan=_IMPOSSIBLE), -jnp.inf))
 
     def learned(self, globals_: Array) -> Linearized:
         """Give the network's normal approximation of each site's locals.
@@ -217,35 +214,60 @@ def make_target(posterior: Posterior, program: Program, observed: Observed, glob
     return target._replace(anchors=means[jnp.argmax(values, axis=0), jnp.arange(num_sites)])
 
 
-def _find_places(target: Target, globals_: Array, starts: Array) -> tuple[dict[str, Array], Array]:
-    """Find places `[A, S]` that are apart from each other, the most massive first, from starts `[n, S, d]`.
+def _find_places(target: Target, globals_: Array, starts: Array) -> tuple[dict[str, Array], Array, Array]:
+    """Find where the parts of the noise put a site's locals, from starts `[n, S, d]`.
+
+    Ends of Gauss-Newton that are apart from each other are chosen first, the most massive first. From each of them
+    every part goes on by itself, and the most massive results are kept.
 
     Returns:
-        Values of the locals there, and which of the places a site has.
+        Values of the locals there, the part of each, and which of them a site has.
     """
+    problem = (target.posterior, target.program, target.observed, globals_)
+    num_sites, dim = target.anchors.shape
+    _, number = count_parts(target.posterior.surrogates, target.observed)
+    parts = jnp.broadcast_to(jnp.arange(number)[:, None], (number, num_sites))
+    sites = jnp.arange(num_sites)
 
-    def search(start: Array) -> tuple[Linearized, Array]:
-        parts, log_masses = target.solve_parts(globals_, start, _LOCAL_ROUNDS)
-        best = jnp.argmax(log_masses, axis=0)
-        own = jax.tree.map(lambda array: array[best, sites], parts)
-        return own, jax.scipy.special.logsumexp(log_masses, axis=0)
+    def search(start: Array) -> tuple[Linearized, Linearized, Array]:
+        base = solve_moments(*problem, start, _LOCAL_ROUNDS)
+        repeated = jnp.broadcast_to(base.mean, (number, num_sites, dim))
+        found, masses = solve_parts(*problem, repeated, parts, num_rounds=2)
+        return base, found, jnp.nan_to_num(masses, nan=-jnp.inf, posinf=-jnp.inf, neginf=-jnp.inf)
 
-    sites = jnp.arange(starts.shape[1])
-    bases, masses = jax.lax.map(search, starts, batch_size=8)
-    masses = jnp.nan_to_num(masses, nan=-jnp.inf, neginf=-jnp.inf, posinf=-jnp.inf)
+    bases, found, masses = jax.lax.map(search, starts, batch_size=8)
+    total = jax.scipy.special.logsumexp(masses, axis=1)
 
-    def choose(left: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+    def choose(left: Array, _: None) -> tuple[Array, tuple[Linearized, Array]]:
         best = jnp.argmax(left, axis=0)
         own = Linearized(bases.mean[best, sites], bases.factor[best, sites])
         near = jnp.sum(jax.vmap(own.whiten)(bases.mean) ** 2, axis=-1) < _APART**2
-        return jnp.where(near, -jnp.inf, left), (own.mean, jnp.isfinite(jnp.max(left, axis=0)))
+        masses_there = jnp.where(jnp.isfinite(jnp.max(left, axis=0))[None], masses[best, :, sites].T, -jnp.inf)
+        there = jax.tree.map(lambda array: jnp.moveaxis(array[best, :, sites], 0, 1), found)
+        return jnp.where(near, -jnp.inf, left), (there, masses_there)
 
-    _, (means, has_place) = jax.lax.scan(choose, masses, None, length=_NUM_PLACES)
-    # A site without any finite mass starts at the network's mean.
-    has_place = has_place.at[0].set(True)
+    _, (there, masses) = jax.lax.scan(choose, total, None, length=_NUM_PLACES)
+    means = there.mean.reshape(-1, num_sites, dim)
+    masses = _drop_repeated(there, masses).reshape(-1, num_sites)
+    most = min(_MAX_PARTS, masses.shape[0])
+    log_masses, picks = jax.lax.top_k(masses.T, most)
+    chosen = means[picks.T, sites[None]]
     decode = target.posterior.coordinates.decode
-    values = jax.vmap(lambda mean: decode(target.program, Latents(globals_, mean)))(means)
-    return {name: values[name] for name in target.posterior.coordinates.names("local")}, has_place
+    values = jax.vmap(lambda mean: decode(target.program, Latents(globals_, mean)))(chosen)
+    # A site without any finite mass keeps one place all the same.
+    has_place = jnp.isfinite(log_masses.T).at[0].set(True)
+    names = target.posterior.coordinates.names("local")
+    return {name: values[name] for name in names}, picks.T % number, has_place
+
+
+def _drop_repeated(found: Linearized, masses: Array) -> Array:
+    """Leave out what a part of the noise found from an earlier place already; all have axes `[A, K, S]` in front."""
+    gap = found.mean[None] - found.mean[:, None]
+    distance = jnp.sum(jnp.einsum("aksij,abksi->abksj", found.factor, gap) ** 2, axis=-1)
+    number = masses.shape[0]
+    earlier = jnp.arange(number)[:, None] < jnp.arange(number)[None, :]
+    repeated = (distance < 1.0) & earlier[:, :, None, None] & jnp.isfinite(masses)[:, None]
+    return jnp.where(jnp.any(repeated, axis=0), -jnp.inf, masses)
 
 
 def effective_share(log_weights: Array) -> Array:
