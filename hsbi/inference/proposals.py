@@ -23,8 +23,10 @@ from hsbi.model.program import Program
 from hsbi.networks.heads import Gaussian
 from hsbi.networks.triangular import cholesky, solve_lower, solve_upper
 
-# Shares of the candidates that are spread evenly over all parts, and that come from the prior, wider by a factor.
-_EVEN, _WIDE, _WIDER = 0.1, 0.1, 1.5
+# Fractions of a round's way that are tried.
+_FRACTIONS = (1.0, 0.4, 0.1, 0.0)
+# Shares of the candidates that come from wider parts, and from the prior, and the factors by which both are wider.
+_WIDE, _WIDER, _PRIOR, _WIDER_PRIOR = 0.25, 2.5, 0.1, 1.5
 _LOG_2PI = math.log(2 * math.pi)
 
 
@@ -113,10 +115,13 @@ def solve_parts(
     problem = _Problem(posterior, program, observed, globals_, by_part)
 
     def own(start: Array, part: Array) -> tuple[Linearized, Array]:
-        found = problem.step(start, part)
-        for _ in range(num_rounds - 1):
-            found = problem.step(found.mean, part)
-        return found, problem.log_joint(found.mean, part) - _log_volume(found.factor)
+        def improve(state: tuple[Linearized, Array], _: None) -> tuple[tuple[Linearized, Array], None]:
+            found = problem.step(state[0].mean, part)
+            return problem.go(state[0].mean, found, part), None
+
+        nowhere = Linearized(start, jnp.broadcast_to(jnp.eye(start.shape[-1]), (*start.shape, start.shape[-1])))
+        (found, value), _ = jax.lax.scan(improve, (nowhere, jnp.zeros(start.shape[0])), None, length=num_rounds)
+        return found, value - _log_volume(found.factor)
 
     return jax.vmap(own)(starts, parts)
 
@@ -124,13 +129,17 @@ def solve_parts(
 def mix(parts: Linearized, log_masses: Array) -> Normals:
     """Mix normals `[P, S, ...]` by their masses `[P, S]`, with a wide normal of the prior."""
     num_sites, dim = parts.mean.shape[1:]
+    shares = jax.nn.softmax(log_masses, axis=0)
     # Every part has some share, as masses are those of straight lines.
-    even = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_masses), 0.0, -jnp.inf), axis=0)
-    log_shares = jnp.logaddexp(jax.nn.log_softmax(log_masses, axis=0) + math.log(1 - _EVEN), even + math.log(_EVEN))
-    log_shares = jnp.pad(log_shares + math.log(1 - _WIDE), ((0, 1), (0, 0)), constant_values=math.log(_WIDE))
-    factor = jnp.broadcast_to(jnp.eye(dim) / _WIDER, (num_sites, dim, dim))
-    wide = Linearized(jnp.zeros((num_sites, dim)), factor)
-    return Normals(log_shares, jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), parts, wide))
+    even = jax.nn.softmax(jnp.where(jnp.isfinite(log_masses), 0.0, -jnp.inf), axis=0)
+    shares = (1 - _PRIOR) * (0.9 * shares + 0.1 * even)
+    wide = Linearized(parts.mean, parts.factor / _WIDER)
+    prior = Linearized(
+        jnp.zeros((1, num_sites, dim)), jnp.broadcast_to(jnp.eye(dim) / _WIDER_PRIOR, (1, num_sites, dim, dim))
+    )
+    every = [(1 - _WIDE) * shares, _WIDE * shares, jnp.full((1, num_sites), _PRIOR)]
+    joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays), parts, wide, prior)
+    return Normals(jnp.log(jnp.concatenate(every)), joined)
 
 
 class _Problem(NamedTuple):
@@ -161,6 +170,18 @@ class _Problem(NamedTuple):
             pull += jnp.einsum("ism,sm->si", scaled, residual + jnp.einsum("jsm,sj->sm", scaled, mean))
         factor = cholesky(precision, min_eigenvalue=1.0)
         return Linearized(jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -MAX_MEAN, MAX_MEAN), factor)
+
+    def go(self, start: Array, found: Linearized, part: Array) -> tuple[Linearized, Array]:
+        """Go as far towards what a round has found as is best at each site; gives the log density there too, `[S]`.
+
+        Next to a bound of the locals' support the location hardly changes with their coordinates, so that whole rounds
+        would jump to and fro.
+        """
+        tried = start[None] + jnp.asarray(_FRACTIONS)[:, None, None] * (found.mean - start)[None]
+        values = jax.lax.map(lambda own: self.log_joint(own, part), tried)
+        values = jnp.nan_to_num(values, nan=-jnp.inf)
+        best, sites = jnp.argmax(values, axis=0), jnp.arange(start.shape[0])
+        return Linearized(tried[best, sites], found.factor), values[best, sites]
 
     def predict(self, locals_: Array, part: Array) -> tuple[list[Array], list[Gaussian]]:
         """Give the location of every observation, and the Gaussian of its noise."""

@@ -37,7 +37,7 @@ _MOVING, _WEIGHING, _DRAWING = 16, (32, 256), (8, 32)
 _LEAST_SHARE = 0.1
 # The last population is smoothed by kernels of this width, shrunk so that mean and covariance stay as they are.
 _SMOOTHING = 0.25
-# Below these shares the proposals did not find the posterior, and the network's draws stay as they are.
+# Below these shares the proposals did not find the posterior, and the network's globals, or all of its draws, stay.
 _LEAST_GLOBALS, _LEAST_LOCALS = 0.02, 0.1
 
 
@@ -100,10 +100,12 @@ def reweigh(
         size = _choose(_LAST_POPULATION, points * number)
         proposed, log_weights = _advance(target, last_key, population, jnp.asarray(_LAST_WIDTH), size, number)
         share = effective_share(log_weights)
-        globals_ = _smooth(smooth_key, proposed, log_weights, num_draws)
+        moved = _smooth(smooth_key, proposed, log_weights, num_draws)
+        # Locals can be drawn given any globals, those of the network as well.
+        globals_ = jnp.where(share > _LEAST_GLOBALS, moved, globals_)
     number = _choose(_DRAWING, points * num_draws // 4, 4)
     _, locals_, local_share = target.evaluate(globals_, jax.random.split(local_key, num_draws), number)
-    found = (share > _LEAST_GLOBALS) & (local_share > _LEAST_LOCALS)
+    found = local_share > _LEAST_LOCALS
     moved = jax.tree.map(lambda new, old: jnp.where(found, new, old), Latents(globals_, locals_), draws)
     return moved, Efficiency(share, local_share)
 
@@ -125,16 +127,21 @@ def _advance(
     noise = jax.random.normal(noise_key, (number, dim))
     proposed = population[picks] + width * jnp.einsum("nij,nj->ni", factors[picks], noise)
 
-    def log_kernels(point: Array) -> Array:
-        distance = solve_lower(factors, point[None] - population) / width
-        return -0.5 * jnp.sum(distance**2, axis=-1) - log_volume
-
-    log_volume = jnp.sum(jnp.log(jnp.diagonal(factors, axis1=-2, axis2=-1)), axis=-1)
-    log_proposal = jax.scipy.special.logsumexp(jax.vmap(log_kernels)(proposed), axis=1)
+    log_proposal = _log_kernels(proposed, population, width * factors)
     # All members of a population share the candidates' noise, so that they are compared on equal terms.
     keys = jnp.broadcast_to(local_key, (number, *local_key.shape))
     log_target, _, _ = target.evaluate(proposed, keys, num_candidates)
     return proposed, jnp.nan_to_num(log_target - log_proposal, nan=-jnp.inf)
+
+
+def _log_kernels(points: Array, centers: Array, factors: Array) -> Array:
+    """Evaluate the log density of points `[n, d]` under normals around centers, up to a constant, `[n]`."""
+    identity = jnp.broadcast_to(jnp.eye(centers.shape[1]), factors.shape)
+    columns = [solve_lower(factors, identity[..., place]) for place in range(centers.shape[1])]
+    inverse = jnp.stack(columns, axis=-1)
+    distance = jnp.einsum("sij,nsj->nsi", inverse, points[:, None] - centers[None])
+    log_volume = jnp.sum(jnp.log(jnp.diagonal(factors, axis1=-2, axis2=-1)), axis=-1)
+    return jax.scipy.special.logsumexp(-0.5 * jnp.sum(distance**2, axis=-1) - log_volume[None], axis=1)
 
 
 def _neighborhoods(population: Array) -> tuple[Array, Array]:

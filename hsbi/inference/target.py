@@ -32,6 +32,8 @@ _LOCAL_ROUNDS, _NUM_STARTS = 3, 48
 # Where surrogates are mixtures: places that Gauss-Newton ends at, how far apart they are in standard deviations, and
 # the most normals that are proposed from at a site, one for a part of the noise at a place.
 _NUM_PLACES, _APART, _MAX_PARTS = 4, 1.5, 20
+# Rounds that each part has to itself when places are found.
+_PART_ROUNDS = 6
 # Observed values evaluated at once.
 _MAX_ROWS = 2**17
 # What stands for the log density of something impossible.
@@ -232,7 +234,7 @@ def _find_places(target: Target, globals_: Array, starts: Array) -> tuple[dict[s
     def search(start: Array) -> tuple[Linearized, Linearized, Array]:
         base = solve_moments(*problem, start, _LOCAL_ROUNDS)
         repeated = jnp.broadcast_to(base.mean, (number, num_sites, dim))
-        found, masses = solve_parts(*problem, repeated, parts, num_rounds=2)
+        found, masses = solve_parts(*problem, repeated, parts, num_rounds=_PART_ROUNDS)
         return base, found, jnp.nan_to_num(masses, nan=-jnp.inf, posinf=-jnp.inf, neginf=-jnp.inf)
 
     bases, found, masses = jax.lax.map(search, starts, batch_size=8)

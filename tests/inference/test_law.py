@@ -18,7 +18,12 @@ CONFIG = SurrogateConfig(flow_width=8)
 
 def make_law(dim=DIM, seed=0):
     rng = np.random.default_rng(seed)
-    sizes = {"logits": (PARTS,), "loc": (PARTS, dim), "log_scale": (PARTS, dim), "slopes": (PARTS, dim * (dim - 1) // 2)}
+    sizes = {
+        "logits": (PARTS,),
+        "loc": (PARTS, dim),
+        "log_scale": (PARTS, dim),
+        "slopes": (PARTS, dim * (dim - 1) // 2),
+    }
     return Law(**{name: jnp.asarray(0.7 * rng.normal(size=size), "float32") for name, size in sizes.items()})
 
 
@@ -53,7 +58,9 @@ def test_the_density_is_that_of_a_mixture(dim):
     law, values = make_law(dim), some_values(dim=dim)
     found = law.given(jnp.zeros((5, FEATURES)), CONFIG).log_prob(jnp.asarray(values))
     np.testing.assert_allclose(found, exact_density(law, values), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(covariance(law.given(jnp.zeros((1, FEATURES)), CONFIG).parts)[0], exact_parts(law)[2], rtol=1e-4)
+    np.testing.assert_allclose(
+        covariance(law.given(jnp.zeros((1, FEATURES)), CONFIG).parts)[0], exact_parts(law)[2], rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("known", [(True, False, True), (False, True, False), (True, True, True)])

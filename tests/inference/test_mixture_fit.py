@@ -42,7 +42,8 @@ def test_a_narrow_core_in_wide_noise_is_found(dim):
 
     laws, fresh = fitted(draw(NUMBER), np.ones(NUMBER)), draw(NUMBER)
     losses = [
-        log_density(fresh) - np.asarray(law.given(jnp.zeros((1, 1)), SurrogateConfig()).log_prob(jnp.asarray(fresh, "float32")))
+        log_density(fresh)
+        - np.asarray(law.given(jnp.zeros((1, 1)), SurrogateConfig()).log_prob(jnp.asarray(fresh, "float32")))
         for law in laws
     ]
     assert losses[0].mean() > 0.3
