@@ -27,7 +27,8 @@ class ParameterFeatures:
 
     Attributes:
         names: The parameters, in order.
-        positive: The columns of all flattened parameters and covariates whose logarithm is a feature too.
+        positive: The columns of all flattened parameters and covariates whose logarithm is a feature too; that of the
+            absolute value, where a column takes both signs.
         scaling: Centre and scale of the features.
         input_low: The lowest functional input simulated, by dimension.
         input_range: The range of inputs simulated.
@@ -93,6 +94,21 @@ def fit_features(names: tuple[str, ...], parameters: Array, inputs: Array | None
     )
 
 
+def add_logarithms(features: ParameterFeatures, parameters: Array) -> ParameterFeatures | None:
+    """Add the logarithms of the absolute values of parameters that take both signs; None where there are none.
+
+    Args:
+        features: The features so far.
+        parameters: Flattened parameters and covariates of the simulations, `[rows, k]`.
+    """
+    values = np.asarray(parameters)
+    signed = np.any(values < 0, axis=0) & np.any(values > 0, axis=0) & np.all(values != 0, axis=0)
+    if not signed.any():
+        return None
+    columns = (*features.positive, *(int(column) for column in np.flatnonzero(signed)))
+    return dataclasses.replace(features, positive=columns, scaling=fit_standardizer(_augment(parameters, columns)))
+
+
 def flatten_parameters(
     names: tuple[str, ...], values: Mapping[str, Array], covariates: Array, shared: Collection[str] = ()
 ) -> Array:
@@ -127,7 +143,7 @@ def find_bound(support: constraints.Constraint, covariates: Array) -> int | None
 
 
 def _augment(parameters: Array, positive: tuple[int, ...]) -> Array:
-    logs = [jnp.log(jnp.maximum(parameters[..., column], 1e-30))[..., None] for column in positive]
+    logs = [jnp.log(jnp.maximum(jnp.abs(parameters[..., column]), 1e-30))[..., None] for column in positive]
     return jnp.concatenate([parameters, *logs], axis=-1)
 
 

@@ -16,7 +16,7 @@ from hsbi.networks.triangular import cholesky, solve_lower, solve_upper
 # Gauss-Newton rounds: one is exact for a straight surrogate, further ones follow its bends.
 _ROUNDS = 2
 # The mean is kept within this many prior scales; a far extrapolation of a straight line helps nobody.
-_MAX_MEAN = 6.0
+MAX_MEAN = 6.0
 _MAX_SCALED = 1e6
 
 
@@ -81,12 +81,12 @@ def linearize(
         location, log_scale = predict(mean)
         slopes = jax.vmap(lambda tangent: jax.jvp(lambda z: predict(z)[0], (mean,), (tangent,))[1])(tangents)
         weight = jnp.exp(-log_scale)
-        slopes = jnp.where(known[None], _bound(slopes * weight[None]), 0.0)
-        residual = jnp.where(known, _bound((values - location) * weight), 0.0)
+        slopes = jnp.where(known[None], bound_scaled(slopes * weight[None]), 0.0)
+        residual = jnp.where(known, bound_scaled((values - location) * weight), 0.0)
         precision = identity + jnp.einsum("ism,jsm->sij", slopes, slopes)
         pull = jnp.einsum("ism,sm->si", slopes, residual + jnp.einsum("jsm,sj->sm", slopes, mean))
         factor = cholesky(precision, min_eigenvalue=1.0)
-        return jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -_MAX_MEAN, _MAX_MEAN), factor
+        return jnp.clip(solve_upper(factor, solve_lower(factor, pull)), -MAX_MEAN, MAX_MEAN), factor
 
     start = jnp.zeros((num_sites, dim)) if start is None else start
     mean, factor = jax.lax.fori_loop(0, num_rounds, improve, (start, identity))
@@ -116,6 +116,6 @@ def _problem(
     return values, known, predict
 
 
-def _bound(scaled: Array) -> Array:
+def bound_scaled(scaled: Array) -> Array:
     """Keep what an extrapolated surrogate gives so small that float32 can square and add it."""
     return jnp.clip(jnp.nan_to_num(scaled), -_MAX_SCALED, _MAX_SCALED)

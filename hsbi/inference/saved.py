@@ -17,6 +17,7 @@ from hsbi.inference.direct import Direct
 from hsbi.inference.features import ParameterFeatures
 from hsbi.inference.identity import describe_arguments, structure_facts, versions
 from hsbi.inference.joint import JointConfig, JointPosterior
+from hsbi.inference.law import Law
 from hsbi.inference.lf import LF
 from hsbi.inference.linear import Linear
 from hsbi.inference.pf import PF
@@ -49,6 +50,7 @@ _CLASSES: dict[str, type] = {
     "FitConfig": FitConfig,
     "JointConfig": JointConfig,
     "JointPosterior": JointPosterior,
+    "Law": Law,
     "Layout": Layout,
     "Linear": Linear,
     "Networks": _Networks,

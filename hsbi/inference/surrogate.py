@@ -1,10 +1,10 @@
 """The surrogate of one observation: what a site's simulator would give, learned from single-site simulations.
 
 Location and scale come first, by linear regression that is solved exactly and by a network that may correct it; for
-counts they are the link of the mean and the log dispersion of a negative binomial or binomial distribution. A flow then
-learns what the residual has beyond the normal, or the count's score beyond its distribution. Network and flow are kept
-only where simulations held out say that they help: every parameter that is fitted for nothing costs accuracy in the
-posterior of the globals.
+counts they are the link of the mean and the log dispersion of a negative binomial or binomial distribution. What the
+residual has beyond the normal is learned by a mixture of Gaussians, whose density is closed, or else by a flow, as is
+what a count's score has beyond its distribution. Network, mixture and flow are kept only where simulations held out say
+that they help: every parameter that is fitted for nothing costs accuracy in the posterior of the globals.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from hsbi.flow import gaussian_velocity, integrate, log_prob
 from hsbi.inference.arrays import ObservationShape
 from hsbi.inference.cells import log_mass, truncated_normal
 from hsbi.inference.features import ParameterFeatures
+from hsbi.inference.law import Law, Mixture
 from hsbi.inference.linear import Linear
 from hsbi.inference.scores import CountNoise
 from hsbi.model.transforms import ObservationTransform
@@ -26,7 +27,7 @@ from hsbi.networks.mlp import ResidualMLP, apply, compress
 from hsbi.training import FitConfig
 
 # Log scales beyond these bounds, in units of standardized observations, are not believed.
-_MIN_LOG_SCALE, _MAX_LOG_SCALE = -9.0, 9.0
+MIN_LOG_SCALE, MAX_LOG_SCALE = -9.0, 9.0
 _CORRECTION = FitConfig(num_steps=8000, epoch_steps=200, learning_rate=3e-3, patience=10, weight_decay=1e-2)
 _FLOW = FitConfig(num_steps=6000, epoch_steps=200, patience=8)
 
@@ -43,7 +44,7 @@ class SurrogateConfig:
         batch_size: Rows in a training batch.
         held_out: Fraction of the simulations held out.
         num_ode_steps: Midpoint steps of a draw.
-        correction: Training of the correction.
+        correction: Training of the correction, and of the mixture with it.
         flow: Training of the flow.
         dtype: Type of the networks' computation; `bfloat16` suits GPUs.
     """
@@ -106,6 +107,7 @@ class Surrogate:
         transform: The observation's transform.
         linear: Linear location and log scale, or for counts the link of the mean and the log dispersion.
         correction: Weights of the correction, or None.
+        law: The mixture of Gaussians that the residual follows, or None.
         flow: Weights of the flow, or None.
         noise: The distribution of counts, or None for other observations.
         bound: Where a site's own bound of counts stands among flattened parameters and covariates, or None. It is then
@@ -119,6 +121,7 @@ class Surrogate:
     transform: ObservationTransform
     linear: Linear
     correction: Any = None
+    law: Law | None = None
     flow: Any = None
     noise: CountNoise | None = None
 
@@ -178,6 +181,9 @@ class Surrogate:
         """Give location and log scale of the standardized observation, `[..., width]` each; approximate for counts."""
         first, second = self.parameters(features)
         _, noise = self.split(features)
+        if self.law is not None:
+            mean, sd = self.mixture(features).moments()
+            return mean, jnp.log(sd)
         if noise is None:
             return first, second
         sd = jnp.sqrt(noise.variance(first, second))
@@ -187,15 +193,20 @@ class Surrogate:
         """Give location and log scale, or for counts the link of the mean and the log dispersion."""
         features, noise = self.split(features)
         location, log_scale = self.linear.predict(features)
-        log_scale = jnp.clip(log_scale, _MIN_LOG_SCALE, _MAX_LOG_SCALE)
+        log_scale = jnp.clip(log_scale, MIN_LOG_SCALE, MAX_LOG_SCALE)
         if self.correction is None:
             return location, log_scale
         shift, log_factor = self.networks.correct(self.correction, features)
         unit = jnp.exp(log_scale) if noise is None else 1.0
         return (
             location + shift * unit,
-            jnp.clip(log_scale + log_factor, _MIN_LOG_SCALE, _MAX_LOG_SCALE),
+            jnp.clip(log_scale + log_factor, MIN_LOG_SCALE, MAX_LOG_SCALE),
         )
+
+    def mixture(self, features: Array) -> Mixture:
+        """Give the mixture of Gaussians that the standardized observation follows."""
+        assert self.law is not None
+        return self.law.given(features, self.networks.config).move(*self.parameters(features))
 
     def velocity(self, weights: Any, features: Array):
         """Give the velocity of a flow with such weights."""
@@ -203,6 +214,8 @@ class Surrogate:
 
     def sample(self, key: Array, features: Array) -> Array:
         """Draw standardized observations, one per row of features `[..., points, F]`."""
+        if self.law is not None:
+            return self.mixture(features).sample(key, features.shape[:-1])
         first, second = self.parameters(features)
         residual = jax.random.normal(key, first.shape)
         if self.flow is not None:
@@ -219,11 +232,23 @@ class Surrogate:
         assert noise is not None
         return noise.scores(counts, *self.parameters(features))
 
-    def log_terms(self, features: Array, values: Array) -> Array:
-        """Evaluate the log density of standardized observations entry by entry, as if there were no flow.
+    def log_density(self, features: Array, values: Array, known: Array | None = None) -> Array:
+        """Evaluate the log density of standardized observations `[..., points, width]` point by point, without a flow.
 
         For integers it is the log probability of those that the numbers stand for.
+
+        Args:
+            features: `[..., points, F]`.
+            values: The observations.
+            known: Which of their entries are known; the others are integrated out. All by default.
         """
+        if self.law is not None:
+            return self.mixture(features).log_prob(values, known)
+        terms = self._log_terms(features, values)
+        return jnp.sum(terms if known is None else jnp.where(known, terms, 0.0), axis=-1)
+
+    def _log_terms(self, features: Array, values: Array) -> Array:
+        """Evaluate the log density entry by entry, where entries are independent."""
         if self.noise is not None:
             return log_mass(*self.ends(features, self._counts(values)))
         first, second = self.parameters(features)
@@ -239,6 +264,8 @@ class Surrogate:
         For counts it is the log probability of the integers that the numbers stand for. With a flow the ratio of
         densities is then taken at the middle of a cell.
         """
+        if self.law is not None:
+            return jnp.sum(self.log_density(features, values), axis=-1)
         if self.noise is None:
             first, second = self.parameters(features)
             residual = (values - first) * jnp.exp(-second)

@@ -1,10 +1,8 @@
 """Training of a surrogate on single-site simulations, and the rule by which its parts are kept."""
 
 import dataclasses
-import functools
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +13,9 @@ from jax import Array
 from hsbi.flow import flow_matching_loss
 from hsbi.inference.cells import log_mass, truncated_normal
 from hsbi.inference.count_linear import fit_count_linear
+from hsbi.inference.features import add_logarithms
+from hsbi.inference.gains import average, draw_rows, helps, in_parts, is_gain
+from hsbi.inference.law_fit import can_have_law, fit_law
 from hsbi.inference.linear import Linear, fit_linear
 from hsbi.inference.rows import Raw, Rows, usable_rows
 from hsbi.inference.surrogate import Surrogate
@@ -22,18 +23,16 @@ from hsbi.training import Checkpoint, Progress, fit, jit, no_progress
 
 # Values that the linear part is solved for, at most.
 _MAX_SOLVED = 2**20
-# A network is kept if it improves the held-out loss by more than this many standard errors of the improvement. A flow
-# has to do more: without one the surrogate has a density that draws can be weighed by.
-_MIN_GAIN, _MIN_FLOW_GAIN = 1.5, 3.0
-# With fewer rows held out that standard error means nothing.
-_MIN_HELD_OUT = 8
+# A flow has to improve the held-out loss by more standard errors than a network: without one the surrogate has a
+# density that draws can be weighed by.
+_MIN_FLOW_GAIN = 3.0
+# Further features have to gain as much, and this much per simulation, in nats.
+_LEAST_NATS = 0.05
 # Points of a function are coupled if their residuals correlate by this much, and by so many standard errors.
 _MIN_CORRELATION, _MIN_STRENGTH = 0.05, 4.0
 _MAX_RESIDUAL = 6.0
 # Validation of a flow repeats each held-out row with this many fixed times and noises.
 _VALIDATION_REPEATS = 8
-# Held-out values whose losses are computed at once.
-_MAX_VALIDATED = 2**15
 
 
 def fit_surrogate(
@@ -72,6 +71,8 @@ def fit_surrogate(
         rows, kept[: _MAX_SOLVED // (shape.points * shape.width)], surrogate, jax.random.fold_in(noise_key, 1)
     )
     surrogate = dataclasses.replace(surrogate, linear=_solve(some, surrogate))
+    if isinstance(rows, Raw) and can_have_law(surrogate):
+        surrogate, rows, some = _try_logarithms(surrogate, rows, some, kept, held_out, noise_key)
     losses: dict[str, np.ndarray] = {}
     data = {
         "rows": rows,
@@ -88,17 +89,24 @@ def fit_surrogate(
     watch = {"progress": progress, "checkpoint": checkpoint}
     result = fit(correct_key, start, stage, data, config.correction, name=f"{name}: location, scale", **watch)
     losses["location, scale"] = result.losses
-    if _helps(stage, start, result.params, data):
+    if helps(stage, start, result.params, data):
         surrogate = dataclasses.replace(surrogate, correction=result.params)
     if shape.points > 1 and _depend(surrogate, some):
         surrogate = dataclasses.replace(surrogate, networks=dataclasses.replace(networks, coupled=True))
     data["surrogate"] = surrogate
+    if can_have_law(surrogate):
+        # The keys of the other stages are what they would be without this one.
+        law_key = jax.random.fold_in(correct_key, 1)
+        surrogate, found = fit_law(law_key, surrogate, data, some, name=name, **watch)
+        losses |= found
+        if surrogate.law is not None:
+            return surrogate, losses
 
     start_flow = _initialize_flow(surrogate, init_key, first)
     stage = _Flow(batch_size=config.batch_size)
     result = fit(flow_key, start_flow, stage, data, config.flow, name=f"{name}: flow", **watch)
     losses["flow"] = result.losses
-    if _helps(stage, start_flow, result.params, data, _MIN_FLOW_GAIN):
+    if helps(stage, start_flow, result.params, data, _MIN_FLOW_GAIN):
         surrogate = dataclasses.replace(surrogate, flow=result.params)
     return surrogate, losses
 
@@ -173,6 +181,35 @@ def _solve(rows: Rows, surrogate: Surrogate) -> Linear:
     return fit_linear(features, _merge(rows.values), weights)
 
 
+def _try_logarithms(
+    surrogate: Surrogate, rows: Raw, some: Rows, kept: np.ndarray, held_out: np.ndarray, key: Array
+) -> tuple[Surrogate, Raw, Rows]:
+    """Add logarithms of parameters that take both signs to the features, where held-out simulations call for it.
+
+    A scale may follow the size of a parameter whatever its sign, which a regression on the parameter cannot see.
+
+    Returns:
+        The surrogate, all rows and the rows to start from, with features and weights that fit together.
+    """
+    features = add_logarithms(surrogate.features, rows.parameters)
+    if features is None:
+        return surrogate, rows, some
+    wider = dataclasses.replace(surrogate, features=features)
+    # Rows where a logarithm is far out are weighted down, as those of positive parameters are.
+    weighted = rows._replace(weights=rows.weights * features.weights(features(rows.parameters)))
+    encoded = _encode(weighted, kept[: some.values.shape[0]], wider, jax.random.fold_in(key, 1))
+    wider = dataclasses.replace(wider, linear=_solve(encoded, wider))
+    before, after = (_linear_losses(own, _encode(rows, held_out, own, key)) for own in (surrogate, wider))
+    if is_gain(before - after, weighted.weights[held_out], _MIN_FLOW_GAIN, _LEAST_NATS):
+        return wider, weighted, encoded
+    return surrogate, rows, some
+
+
+@jit
+def _linear_losses(surrogate: Surrogate, rows: Rows) -> Array:
+    return -surrogate.log_prob(rows.features, rows.values)
+
+
 @jit
 def _initialize_correction(surrogate: Surrogate, key: Array, rows: Rows) -> Any:
     features, _ = surrogate.split(rows.features)
@@ -217,21 +254,6 @@ def _merge(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def _helps(stage: "_Correction | _Flow", before: Any, after: Any, data: Any, min_gain: float = _MIN_GAIN) -> bool:
-    """Say whether trained weights beat the weights they started from on simulations held out, by standard errors."""
-    gain, weights = np.asarray(_gains(stage, before, after, data)), np.asarray(data["held_out"].weights)
-    if gain.size < _MIN_HELD_OUT:
-        return False
-    mean = np.sum(weights * gain) / np.sum(weights)
-    error = np.sqrt(np.sum((weights * (gain - mean)) ** 2)) / np.sum(weights)
-    return bool(mean > min_gain * error)
-
-
-@functools.partial(jit, static_argnames="stage")
-def _gains(stage: "_Correction | _Flow", before: Any, after: Any, data: Any) -> Array:
-    return stage.per_row(before, data) - stage.per_row(after, data)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Correction:
     """Maximum likelihood of location and scale."""
@@ -239,14 +261,14 @@ class _Correction:
     batch_size: int
 
     def loss(self, params: Any, key: Array, data: Any) -> Array:
-        batch = _draw_rows(key, data, self.batch_size)
-        return _average(_location_loss(data["surrogate"], params, batch), batch.weights)
+        batch = draw_rows(key, data, self.batch_size)
+        return average(_location_loss(data["surrogate"], params, batch), batch.weights)
 
     def validate(self, params: Any, data: Any) -> Array:
-        return _average(self.per_row(params, data), data["held_out"].weights)
+        return average(self.per_row(params, data), data["held_out"].weights)
 
     def per_row(self, params: Any, data: Any) -> Array:
-        return _in_parts(lambda rows, _: _location_loss(data["surrogate"], params, rows), data["held_out"], data["key"])
+        return in_parts(lambda rows, _: _location_loss(data["surrogate"], params, rows), data["held_out"], data["key"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -257,11 +279,11 @@ class _Flow:
 
     def loss(self, params: Any, key: Array, data: Any) -> Array:
         row_key, noise_key = jax.random.split(key)
-        batch = _draw_rows(row_key, data, self.batch_size)
-        return _average(_flow_loss(data["surrogate"], params, noise_key, batch), batch.weights)
+        batch = draw_rows(row_key, data, self.batch_size)
+        return average(_flow_loss(data["surrogate"], params, noise_key, batch), batch.weights)
 
     def validate(self, params: Any, data: Any) -> Array:
-        return _average(self.per_row(params, data), data["held_out"].weights)
+        return average(self.per_row(params, data), data["held_out"].weights)
 
     def per_row(self, params: Any, data: Any) -> Array:
         def repeat(rows: Rows, key: Array) -> Array:
@@ -269,27 +291,7 @@ class _Flow:
             losses = jax.vmap(lambda own: _flow_loss(data["surrogate"], params, own, rows))(keys)
             return jnp.mean(losses, axis=0)
 
-        return _in_parts(repeat, data["held_out"], data["key"])
-
-
-def _in_parts(losses: Callable[[Rows, Array], Array], rows: Rows, key: Array) -> Array:
-    """Give the loss of each row, so many values at a time that memory hardly notices."""
-    number, *size = rows.values.shape
-    most = max(1, _MAX_VALIDATED // math.prod(size))
-    if number <= most:
-        return losses(rows, key)
-
-    def one(row: Array) -> Array:
-        return losses(rows.take(row[None]), jax.random.fold_in(key, row))[0]
-
-    return jax.lax.map(one, jnp.arange(number), batch_size=most)
-
-
-def _draw_rows(key: Array, data: Any, number: int) -> Rows:
-    """Draw rows to train on, with noise of their own."""
-    row_key, noise_key = jax.random.split(key)
-    chosen = data["train"][jax.random.randint(row_key, (number,), 0, data["train"].shape[0])]
-    return data["rows"].encode(chosen, data["surrogate"], noise_key)
+        return in_parts(repeat, data["held_out"], data["key"])
 
 
 def _residual(surrogate: Surrogate, key: Array, rows: Rows) -> Array:
@@ -313,10 +315,6 @@ def _ends(surrogate: Surrogate, rows: Rows) -> tuple[Array, Array] | None:
     first, second = surrogate.parameters(rows.features)
     low, high = ((end - first) * jnp.exp(-second) for end in rows.cells)
     return low, high
-
-
-def _average(losses: Array, weights: Array) -> Array:
-    return jnp.sum(losses * weights) / jnp.sum(weights)
 
 
 def _location_loss(surrogate: Surrogate, params: Any, rows: Rows) -> Array:

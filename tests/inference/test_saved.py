@@ -45,9 +45,10 @@ def without_training():
     """Leave training out, and most optimizations of compiled code, which takes the time here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        for module in ("surrogate_fit", "stages", "joint"):
+        for module in ("surrogate_fit", "law_fit", "stages", "joint"):
             patch.setattr(f"hsbi.inference.{module}.fit", shake)
-        patch.setattr("hsbi.inference.surrogate_fit._helps", lambda *args: True)
+        for module in ("surrogate_fit", "law_fit"):
+            patch.setattr(f"hsbi.inference.{module}.helps", lambda *args: True)
         before = jax.config.read("jax_disable_most_optimizations")
         jax.config.update("jax_disable_most_optimizations", True)
         yield

@@ -11,10 +11,11 @@ from scipy import stats
 
 from hsbi.inference.arrays import ObservationShape
 from hsbi.inference.features import ParameterFeatures
+from hsbi.inference.gains import helps
 from hsbi.inference.linear import Linear
 from hsbi.inference.rows import Rows
 from hsbi.inference.surrogate import Surrogate
-from hsbi.inference.surrogate_fit import _helps, fit_surrogate, select_rows
+from hsbi.inference.surrogate_fit import fit_surrogate, select_rows
 from tests.inference.linear_gaussian import TINY, identity, transform
 from tests.networks.weights import quick, random_weights
 
@@ -183,12 +184,13 @@ def test_gaussian_data_need_no_network():
     for seed in range(4):
         data = simulations(lambda rng, shape: rng.normal(size=shape), seed)
         fitted, losses = fit_surrogate(jax.random.key(seed), make_surrogate(), data)
-        kept.append(fitted.correction is not None or fitted.flow is not None)
-        assert set(losses) == {"location, scale", "flow"}
+        kept.append(any(part is not None for part in (fitted.correction, fitted.law, fitted.flow)))
+        assert {"location, scale", "law"} <= set(losses)
     assert sum(kept) <= 1
 
 
-def test_bimodal_residuals_keep_their_flow():
+def test_bimodal_residuals_keep_their_flow(monkeypatch):
+    monkeypatch.setattr("hsbi.inference.surrogate_fit.can_have_law", lambda _: False)
     data = simulations(bimodal, 0)
     fitted, _ = fit_surrogate(jax.random.key(0), make_surrogate(), data)
     assert fitted.flow is not None
@@ -228,9 +230,9 @@ def test_simulations_that_all_failed_are_refused():
 def test_a_few_held_out_rows_keep_no_network(monkeypatch):
     """However large the gain: the standard error of a few rows means nothing."""
     for number, kept in ((7, False), (8, True)):
-        monkeypatch.setattr("hsbi.inference.surrogate_fit._gains", lambda *_, n=number: np.linspace(1.0, 1.1, n))
+        monkeypatch.setattr("hsbi.inference.gains.gains", lambda *_, n=number: np.linspace(1.0, 1.1, n))
         rows_held_out = Rows(np.zeros((number, 1, 1)), np.zeros((number, 1, 1)), np.ones(number), np.arange(number))
-        assert _helps(None, None, None, {"held_out": rows_held_out}) is kept
+        assert helps(None, None, None, {"held_out": rows_held_out}) is kept
 
 
 @pytest.mark.slow
