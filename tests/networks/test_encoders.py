@@ -50,9 +50,9 @@ def permute(seen, order):
     return jax.tree.map(lambda array: array[:, order], seen)
 
 
-@pytest.fixture(scope="module")
-def set_encoder():
-    module = SetEncoder(WIDTH, heads=HEADS)
+@pytest.fixture(scope="module", params=[HEADS, 0], ids=["attention", "averages"])
+def set_encoder(request):
+    module = SetEncoder(WIDTH, heads=request.param)
     weights = random_weights(module, features())
     return quick(lambda seen: module.apply(weights, seen))
 
