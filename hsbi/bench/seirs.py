@@ -128,7 +128,7 @@ def main() -> None:
             schedule = seirs.draw_times(jax.random.fold_in(data_key, 0), count, length)
             _, y = seirs.draw(jax.random.fold_in(data_key, 1), schedule, beta0=beta0)
             dropped = np.asarray(jax.random.uniform(jax.random.fold_in(data_key, 2), y.shape) < options.drop)
-            dropped |= options.empty & (np.arange(count) == 0)[:, None]
+            dropped = dropped | (options.empty & (np.arange(count) == 0)[:, None])
             y = np.where(dropped, np.nan, y.astype(float))
             own = jax.random.fold_in(key, 1 + number)
             samples = lf.sample(own, jnp.asarray(schedule), y=jnp.asarray(y), num_samples=options.draws)
