@@ -16,6 +16,7 @@ from jax import Array
 
 from hsbi.bench.tasks import seirs
 from hsbi.diagnostics import coverage, data_references, pooled_uniformity, sbc_ranks, tarp, uniformity
+from hsbi.training import Progress, show_progress
 
 _NUM_FOLDS = 5
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -65,13 +66,22 @@ def assess(key: Array, truths: np.ndarray, draws: np.ndarray, references: np.nda
     }
 
 
-def collect(lf: Any, key: Array, number: int, sites: int, num_times: int, num_draws: int) -> Mapping[str, np.ndarray]:
+def collect(
+    lf: Any,
+    key: Array,
+    number: int,
+    sites: int,
+    num_times: int,
+    num_draws: int,
+    progress: Progress = show_progress,
+) -> Mapping[str, np.ndarray]:
     """Draw data sets from the prior, and their posteriors by `lf.sample`.
 
     Returns:
         `truths`, `draws`, `summaries` and `efficiency`, data sets first.
     """
     found: dict[str, list[np.ndarray]] = {name: [] for name in ("truths", "draws", "summaries", "efficiency")}
+    bar = progress("data sets", number)
     for place in range(number):
         own = jax.random.fold_in(key, place)
         times = seirs.draw_times(jax.random.fold_in(own, 0), sites, num_times)
@@ -84,6 +94,8 @@ def collect(lf: Any, key: Array, number: int, sites: int, num_times: int, num_dr
         found["summaries"].append(summarize(times, y))
         shares = (np.nan, np.nan) if lf.efficiency is None else lf.efficiency
         found["efficiency"].append(np.asarray(shares, float))
+        bar.update(place + 1, f"{lf.timings['sample']:.1f} s")
+    bar.close()
     return {name: np.stack(values) for name, values in found.items()}
 
 

@@ -21,7 +21,10 @@ from hsbi.inference.target import WIDE_SHARE, Target, effective_share, make_targ
 from hsbi.model.program import Program
 
 # Widths of the kernels in units of the population's spread: while it moves, and at last.
-_WIDTHS, _LAST_WIDTH = (1.5, 0.8), 0.5
+_WIDTHS, _LAST_WIDTH = (1.5, 0.8, 0.5), 0.5
+# Rounds go on while less than this share of the population counts. In d dimensions kernels of width w make a population
+# (1 + w^2)^(d / 2) times larger before weights make it smaller, so further rounds have narrow ones.
+_ENOUGH, _LEAST_ROUNDS, _MAX_ROUNDS = 0.1, 2, 12
 # Evaluations of a surrogate at one point that a round may cost, about. Few data leave more for a larger population and
 # for more candidates of each site's locals: one site whose posterior is far from normal is noise in all weights.
 _MAX_EVALUATIONS = 2**22
@@ -77,14 +80,20 @@ def reweigh(
         size = _choose(_POPULATION, points * _MOVING)
         picks = jax.random.randint(pick_key, (size,), 0, num_draws)
 
-        def move(population: Array, task: tuple[Array, Array]) -> tuple[Array, None]:
-            own, width = task
-            proposed, log_weights = _advance(target, own, population, width, size, _MOVING)
-            chosen = jax.random.categorical(own, _flatten(log_weights), shape=(size,))
-            return proposed[chosen], None
+        keys, widths = jax.random.split(round_key, _MAX_ROUNDS), jnp.asarray(_WIDTHS)
 
-        keys = jax.random.split(round_key, len(_WIDTHS))
-        population, _ = jax.lax.scan(move, globals_[picks], (keys, jnp.asarray(_WIDTHS)))
+        def is_moving(state: tuple[Array, Array, Array]) -> Array:
+            turn, _, found = state
+            return (turn < _LEAST_ROUNDS) | ((turn < _MAX_ROUNDS) & (found < _ENOUGH))
+
+        def move(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            turn, population, _ = state
+            width = widths[jnp.minimum(turn, len(_WIDTHS) - 1)]
+            proposed, log_weights = _advance(target, keys[turn], population, width, size, _MOVING)
+            chosen = jax.random.categorical(keys[turn], _flatten(log_weights), shape=(size,))
+            return turn + 1, proposed[chosen], effective_share(log_weights)
+
+        _, population, _ = jax.lax.while_loop(is_moving, move, (jnp.zeros((), int), globals_[picks], jnp.zeros(())))
         number = _choose(_WEIGHING, points * _POPULATION[1], 2 * WIDE_SHARE)
         size = _choose(_LAST_POPULATION, points * number)
         proposed, log_weights = _advance(target, last_key, population, jnp.asarray(_LAST_WIDTH), size, number)
