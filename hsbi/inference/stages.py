@@ -128,53 +128,38 @@ def fit_posterior(
         The posterior with weights, and the losses by epoch of each stage.
     """
     losses: dict[str, np.ndarray] = {}
-    num_sets, num_sites = held_out.index.shape
+    num_sites = held_out.index.shape[1]
     num_tokens = num_sites * max(shape.num_tokens for shape in posterior.view.shapes)
     posterior = lighten(posterior, num_tokens)
     config = posterior.config
     trained: dict[str, Weights | None] = {}
+    watch = {"progress": progress, "checkpoint": checkpoint}
     for number, level in enumerate(("global", "local")):
         modules = posterior.level(level)
         if modules.dim == 0:
             trained[level] = None
             continue
         keys = jax.random.split(jax.random.fold_in(key, number), 5)
-        few = single_out(source, config, num_sites, num_tokens) if level == "local" else None
-        if few is not None:
+        plans = [_for_source(plan, source) for plan in (config.head, config.flow)]
+        if level == "global":
+            plans = [shorten(plan, config, num_tokens) for plan in plans]
+        elif (few := single_out(source, config, num_sites, num_tokens)) is not None:
             num_tokens = num_tokens * few.num_sites[1] // num_sites
-            num_sets *= num_sites // few.num_sites[1]
+            num_sets = held_out.index.shape[0] * (num_sites // few.num_sites[1])
             source, held_out = few, _draw(few, jax.random.fold_in(keys[4], 1), num_sets)
         task = _make_task(program, posterior, held_out, level)
         data = Training(program, posterior, source, task, None, keys[4])
         start_head, start_flow = _initialize(modules, keys[0], jax.tree.map(lambda array: array[:1], task))
         size = config.num_sets(num_tokens, level)
-        plans = [_for_source(plan, source) for plan in (config.head, config.flow)]
-        if level == "global":
-            plans = [shorten(plan, config, num_tokens) for plan in plans]
         name = f"posterior of {level}s"
-        head = fit(
-            keys[1],
-            start_head,
-            _Head(level=level, num_sets=size),
-            data,
-            plans[0],
-            name=f"{name}: location, scale",
-            progress=progress,
-            checkpoint=checkpoint,
-        )
+        stage = _Head(level=level, num_sets=size)
+        head = fit(keys[1], start_head, stage, data, plans[0], name=f"{name}: location, scale", **watch)
         weights = head.params
         if level == "global" and isinstance(source, Synthetic):
             weights = _solve_location(keys[3], modules, weights, data, size, plans[0].num_steps)
         data = data._replace(head=weights)
         flow = fit(
-            keys[2],
-            start_flow,
-            _Flow(level=level, num_sets=size),
-            data,
-            plans[1],
-            name=f"{name}: flow",
-            progress=progress,
-            checkpoint=checkpoint,
+            keys[2], start_flow, _Flow(level=level, num_sets=size), data, plans[1], name=f"{name}: flow", **watch
         )
         trained[level] = Weights(weights, flow.params)
         losses[f"{level}s: location, scale"], losses[f"{level}s: flow"] = head.losses, flow.losses

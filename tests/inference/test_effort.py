@@ -59,6 +59,7 @@ def test_steps_fall_with_the_tokens_of_a_batch_but_not_below_a_minimum():
 def test_locals_see_data_sets_of_few_sites_where_observations_are_many():
     # 13 tokens a site; four whole data sets do not fit, 32 of one site are as near as it gets.
     few = single_out(source(), CONFIG, NUM_SCHOOLS, 13 * NUM_SCHOOLS)
+    assert few is not None
     assert few.num_sites == (1, 1)
     batch = quick(lambda key: few.draw(key, 200))(jax.random.key(0))
     assert batch.index.shape == (200, 1)
