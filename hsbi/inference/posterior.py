@@ -28,8 +28,8 @@ from hsbi.training import FitConfig
 
 _HEAD = FitConfig(num_steps=3000, epoch_steps=250, patience=None)
 _FLOW = FitConfig(num_steps=1500, epoch_steps=250, patience=None)
-# Site rows held in memory at once while drawing locals.
-_MAX_ROWS = 2**15
+# Site rows, and observed values, held in memory at once while drawing locals.
+_MAX_ROWS, _MAX_VALUES = 2**15, 2**18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,8 @@ class Posterior:
             residual = integrate(velocity, task.locals, num_steps=self.config.num_ode_steps)
             return base.color(color(gaussian, residual))
 
-        chunk = max(1, min(num_draws, _MAX_ROWS // num_sites))
+        num_values = sum(value.size for value in observed.values.values())
+        chunk = max(1, min(num_draws, _MAX_ROWS // num_sites, _MAX_VALUES // max(1, num_values)))
         locals_ = jax.lax.map(transport_one, Latents(globals_, noise.locals), batch_size=chunk)
         return Latents(globals_, locals_)
 

@@ -29,7 +29,7 @@ _ENOUGH, _LEAST_ROUNDS, _MAX_ROUNDS = 0.1, 2, 12
 # for more candidates of each site's locals: one site whose posterior is far from normal is noise in all weights.
 _MAX_EVALUATIONS = 2**22
 # Bounds on the members of a population, and on the candidates while it moves, for the last weights, and for the draws.
-_POPULATION, _LAST_POPULATION = (256, 512), (256, 2048)
+_POPULATION, _LAST_POPULATION = (256, 512), (512, 2048)
 _MOVING, _WEIGHING, _DRAWING = 16, (32, 256), (8, 32)
 # Weights are flattened in all but the last round until at least this share of the population counts.
 _LEAST_SHARE = 0.1
