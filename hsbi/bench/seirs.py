@@ -1,6 +1,6 @@
 """Accuracy on a seasonal epidemic, against its exact posterior: few sites, many, missing counts and other schedules.
 
-One posterior is trained for data sets of `--sites` sites with schedules of their own.
+One posterior is trained for data sets of `--sites` sites with schedules of their own, or taken from a file.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy import stats
 
 from hsbi.bench.tasks import seirs
 
@@ -59,10 +60,8 @@ def design(num_sites: tuple[int, int], num_times: tuple[int, int]):
     return draw
 
 
-def main() -> None:
-    """Train once and print the errors on data sets with known contact rates."""
-    from hsbi import LF, FactorizedConfig, FitConfig
-
+def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, nargs="+", default=[2], help="trained for: the number, or fewest and most")
     parser.add_argument(
@@ -74,33 +73,52 @@ def main() -> None:
     parser.add_argument("--drop", type=float, default=0.0, help="share of counts dropped from the data")
     parser.add_argument("--empty", action="store_true", help="drop all counts of the first site as well")
     parser.add_argument("--budget", type=int, default=20_000)
+    parser.add_argument("--draws", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=1, help="data sets for each contact rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=None, help="steps of training of the posterior's networks")
-    parser.add_argument("--batch", type=int, default=128, help="data sets in a batch at most")
     parser.add_argument("--no-refine", action="store_true", help="leave the draws to the networks alone")
-    options = parser.parse_args()
+    parser.add_argument("--save", default=None, help="a file to write the trained estimator to")
+    parser.add_argument("--load", default=None, help="a file to take it from, instead of training")
+    return parser.parse_args()
+
+
+def train(options: argparse.Namespace, key: Array) -> Any:
+    """Train an estimator as the command line says, or load one."""
+    import hsbi
+
+    if options.load is not None:
+        return hsbi.load(options.load, seirs.model)
     sites, times = ((numbers[0], numbers[-1]) for numbers in (options.sites, options.times))
-    key = jax.random.key(options.seed)
-    config = FactorizedConfig(refine=not options.no_refine, batch_size=options.batch)
+    config = hsbi.FactorizedConfig(refine=not options.no_refine)
     if options.steps is not None:
-        plan = FitConfig(num_steps=options.steps, epoch_steps=min(250, options.steps), patience=None)
+        plan = hsbi.FitConfig(num_steps=options.steps, epoch_steps=min(250, options.steps), patience=None)
         config = dataclasses.replace(config, head=plan, flow=plan)
-    lf = LF(
+    lf = hsbi.LF(
         seirs.model,
         num_simulations=options.budget,
-        num_samples=1000,
+        num_samples=options.draws,
         design=design(sites, times),
         missing=options.missing,
         posterior_config=config,
     )
     lf.simulate(jax.random.fold_in(key, 0))
     lf.fit(jax.random.fold_in(key, 1))
-    print(lf)
-    print(lf.ledger)
     print("seconds:", ", ".join(f"{name} {value:.1f}" for name, value in lf.timings.items()))
+    if options.save is not None:
+        lf.save(options.save)
+    return lf
+
+
+def main() -> None:
+    """Print the errors on data sets with known contact rates."""
+    options = parse()
+    key = jax.random.key(options.seed)
+    lf = train(options, key)
+    print(lf)
+    print(lf.ledger, flush=True)
     number = 0
-    for count, length in itertools.product(options.answer or sorted(set(sites)), options.schedule):
+    for count, length in itertools.product(options.answer or sorted(set(options.sites)), options.schedule):
         rows = []
         lack = f", {options.drop:.0%} of the counts missing" + (", the first site empty" if options.empty else "")
         print(f"\n{count} sites, {length} times{lack}\n{_HEADER}")
@@ -110,14 +128,25 @@ def main() -> None:
             schedule = seirs.draw_times(jax.random.fold_in(data_key, 0), count, length)
             _, y = seirs.draw(jax.random.fold_in(data_key, 1), schedule, beta0=beta0)
             dropped = np.asarray(jax.random.uniform(jax.random.fold_in(data_key, 2), y.shape) < options.drop)
-            dropped |= options.empty & (np.arange(count) == 0)[:, None]
+            dropped = dropped | (options.empty & (np.arange(count) == 0)[:, None])
             y = np.where(dropped, np.nan, y.astype(float))
-            samples = lf.sample(jax.random.fold_in(key, 1 + number), jnp.asarray(schedule), y=jnp.asarray(y))
+            own = jax.random.fold_in(key, 1 + number)
+            samples = lf.sample(own, jnp.asarray(schedule), y=jnp.asarray(y), num_samples=options.draws)
             exact = seirs.solve(schedule, y).moments()
             rows.append(compare(samples, exact))
             mean, sd = exact["beta0"]
-            print(f"{beta0:5.2f}   {mean:.4f} +- {sd:.4f}   {_row(rows[-1])}   {_efficiency(lf)}", flush=True)
+            print(f"{beta0:5.2f}   {mean:.4f} +- {sd:.4f}   {_row(rows[-1])}   {_efficiency(lf)}", end="")
+            print(_describe_empty(samples, dropped) + f", {lf.timings['sample']:.0f} s", flush=True)
         print(f"mean of absolute values     {_row(np.mean(np.abs(rows), axis=0))}")
+
+
+def _describe_empty(samples: Mapping[str, Array], dropped: np.ndarray) -> str:
+    """Compare the amplitude of a first site without data with its prior, a uniform distribution."""
+    if not dropped[0].all():
+        return ""
+    low, high = seirs.AMPLITUDE_RANGE
+    drawn = np.asarray(samples["amplitude"][:, 0], float)
+    return f", KS p of the empty site {stats.kstest(drawn, 'uniform', (low, high - low)).pvalue:.3f}"
 
 
 def _efficiency(lf: Any) -> str:

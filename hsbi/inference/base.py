@@ -1,5 +1,6 @@
 """What all inference classes share: binding a model, drawing from a trained posterior, and giving results."""
 
+import dataclasses
 import functools
 import os
 import time
@@ -83,6 +84,7 @@ class Inference:
         self._program: Program | None = None
         self._ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._scope: Scope | None = None
+        self._routes: dict[str, Program] = {}
         self._drawn: tuple[Program, dict[str, Array], Array] | None = None
         self.efficiency: Efficiency | None = None
 
@@ -152,8 +154,10 @@ class Inference:
         self._check_design(program, design)
         observed = posterior.view.observe(data, design)
         self._warn_of_strange_data(program.structure, data, observed)
-        has_empty = bool(program.structure.locals) and not bool(np.all(observed.has_data))
-        values, self.efficiency = _sample(posterior, program, observed, key, num_samples, has_empty)
+        has_empty = bool(program.structure.locals) and bool(posterior.view.missing)
+        # Data sets of one shape share one compilation, whatever they lack.
+        plain = dataclasses.replace(program, structure=program.structure.without_data())
+        values, self.efficiency = _sample(posterior, plain, observed, key, num_samples, has_empty)
         jax.block_until_ready(values)
         self.timings["sample"] = time.perf_counter() - started
         self._drawn = (program, values, jax.random.fold_in(key, 1))
@@ -248,7 +252,7 @@ class Inference:
         return ()
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
-        return bind(self.model, args, kwargs, observed=self.observed)
+        return bind(self.model, args, kwargs, observed=self.observed, known=self._routes)
 
     def _trained(self) -> Posterior | JointPosterior:
         if self.posterior is None:

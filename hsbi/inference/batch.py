@@ -24,6 +24,8 @@ from hsbi.networks.mlp import compress
 _MAX_STANDARDIZED = 1e6
 # Data sets, and locals of a site, among which one is chosen by the probability that it is valid.
 _CANDIDATE_SETS, _CANDIDATE_LOCALS = 8, 8
+# Sites are chosen with replacement where there are at least so many times as many.
+_FEW = 32
 
 
 class Observed(NamedTuple):
@@ -90,15 +92,18 @@ class View:
         Replicates and points may be more or fewer than at training, where there was more than one token.
         """
         num_sites = design.covariates.shape[0]
-        values = {}
+        values, masks = {}, dict(design.masks)
         for shape in self.shapes:
             # Functional inputs tell points from replicates where their numbers are not those of training.
             layout = design.inputs[shape.name].shape[1:3] if shape.name in design.inputs else (-1, shape.points)
             value = data[shape.name].reshape(num_sites, *layout, shape.width)
             standardized = standardize(self.transforms[shape.name], value)
-            known = design.masks.get(shape.name)
+            if shape.name in self.missing:
+                # Complete data of such a posterior have a mask too, so that they share its compilation.
+                masks.setdefault(shape.name, jnp.ones(standardized.shape, bool))
+            known = masks.get(shape.name)
             values[shape.name] = standardized if known is None else jnp.where(known, standardized, 0.0)
-        return Observed(values, design, jnp.ones(num_sites, bool))
+        return Observed(values, design._replace(masks=masks), jnp.ones(num_sites, bool))
 
     def features(self, observed: Observed) -> SiteFeatures:
         """Give the networks' features of one data set."""
@@ -119,11 +124,18 @@ class View:
             if shape.name in self.missing and width > 1:
                 tokens = jnp.concatenate([tokens, own.astype(tokens.dtype)], axis=-1)
             if shape.name in observed.design.inputs:
-                inputs = self.inputs[shape.name].of_inputs(observed.design.inputs[shape.name])
-                tokens = jnp.concatenate([tokens, inputs.reshape(*tokens.shape[:-1], -1)], axis=-1)
+                inputs = observed.design.inputs[shape.name]
+                parts = [self.inputs[shape.name].of_inputs(inputs), self._slopes(shape.name, values, inputs)]
+                tokens = jnp.concatenate([tokens, *(p.reshape(*tokens.shape[:-1], -1) for p in parts)], axis=-1)
             sets.append(TokenSet(tokens, jnp.any(own, axis=-1)))
         mask = observed.site_mask & observed.has_data
         return SiteFeatures(jnp.concatenate(static, axis=-1), tuple(sets), mask, jnp.concatenate(seen, axis=-1))
+
+    def _slopes(self, name: str, values: Array, inputs: Array) -> Array:
+        """Multiply values by their scaled inputs: means of these over a site say how values change with inputs."""
+        unit = 2 * self.inputs[name].scale_inputs(inputs) - 1
+        products = compress_tails(values)[..., :, None] * unit[..., None, :]
+        return products.reshape(*products.shape[:-2], -1)
 
 
 @jax.tree_util.register_dataclass
@@ -272,6 +284,9 @@ def choose_sites(key: Array, available: int, number: int, vary: bool) -> Array:
     """Choose the program's sites for a data set: all in order, or a random choice where data sets vary in size."""
     if not vary and number == available:
         return jnp.arange(available)
+    if _FEW * number <= available:
+        # Without sorting; a site that comes twice is as good as two that are alike.
+        return jax.random.randint(key, (number,), 0, available)
     order = jax.random.permutation(key, -(-number // available) * available)
     return order[:number] % available
 

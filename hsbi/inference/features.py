@@ -102,11 +102,12 @@ def add_logarithms(features: ParameterFeatures, parameters: Array) -> ParameterF
         parameters: Flattened parameters and covariates of the simulations, `[rows, k]`.
     """
     values = np.asarray(parameters)
+    values = values[np.all(np.isfinite(values), axis=1)]
     signed = np.any(values < 0, axis=0) & np.any(values > 0, axis=0) & np.all(values != 0, axis=0)
     if not signed.any():
         return None
     columns = (*features.positive, *(int(column) for column in np.flatnonzero(signed)))
-    return dataclasses.replace(features, positive=columns, scaling=fit_standardizer(_augment(parameters, columns)))
+    return dataclasses.replace(features, positive=columns, scaling=fit_standardizer(_augment(jnp.asarray(values), columns)))
 
 
 def flatten_parameters(

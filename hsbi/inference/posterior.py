@@ -28,8 +28,8 @@ from hsbi.training import FitConfig
 
 _HEAD = FitConfig(num_steps=3000, epoch_steps=250, patience=None)
 _FLOW = FitConfig(num_steps=1500, epoch_steps=250, patience=None)
-# Site rows held in memory at once while drawing locals.
-_MAX_ROWS = 2**15
+# Site rows, and observed values, held in memory at once while drawing locals.
+_MAX_ROWS, _MAX_VALUES = 2**15, 2**18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,8 @@ class FactorizedConfig:
         batch_tokens: Tokens in a batch for the globals at most, before the number of data sets falls to a quarter. A
             site has one token, or as many as it has points or replicates.
         local_tokens: Tokens in a batch for the locals, about.
+        attention: Whether values of a site attend to each other; their features are averaged otherwise, which is
+            cheaper. By default not where data sets are so large that batches shrink, and draws are refined anyway.
         num_ode_steps: Midpoint steps of a draw.
         head: Training of locations and scales.
         flow: Training of flows.
@@ -60,6 +62,7 @@ class FactorizedConfig:
     batch_size: int = 128
     batch_tokens: int = 12_800
     local_tokens: int = 1024
+    attention: bool | None = None
     num_ode_steps: int = 12
     head: FitConfig = _HEAD
     flow: FitConfig = _FLOW
@@ -86,7 +89,8 @@ class Level:
         """The network of location and scale."""
         kind = GlobalNet if self.level == "global" else LocalNet
         config = self.config
-        return kind(self.dim, config.width, config.depth, config.heads, config.dtype)
+        heads = 0 if config.attention is False else config.heads
+        return kind(self.dim, config.width, config.depth, heads, config.dtype)
 
     @property
     def field(self) -> MLPField:
@@ -181,7 +185,8 @@ class Posterior:
             residual = integrate(velocity, task.locals, num_steps=self.config.num_ode_steps)
             return base.color(color(gaussian, residual))
 
-        chunk = max(1, min(num_draws, _MAX_ROWS // num_sites))
+        num_values = sum(value.size for value in observed.values.values())
+        chunk = max(1, min(num_draws, _MAX_ROWS // num_sites, _MAX_VALUES // max(1, num_values)))
         locals_ = jax.lax.map(transport_one, Latents(globals_, noise.locals), batch_size=chunk)
         return Latents(globals_, locals_)
 

@@ -22,16 +22,17 @@ from hsbi.model.program import Program
 from hsbi.networks.triangular import cholesky, solve_lower
 
 # Widths of the kernels in units of the population's spread: while it moves, and at last.
-_WIDTHS, _LAST_WIDTH = (1.5, 0.8), 0.5
-# Rounds go on while less than this share of the population counts.
-_ENOUGH, _MAX_ROUNDS = 0.1, 10
+_WIDTHS, _LAST_WIDTH = (1.5, 0.8, 0.5), 0.5
+# Rounds go on while less than this share of the population counts. In d dimensions kernels of width w make a population
+# (1 + w^2)^(d / 2) times larger before weights make it smaller, so further rounds have narrow ones.
+_ENOUGH, _LEAST_ROUNDS, _MAX_ROUNDS = 0.1, 2, 12
 # A population has a gap where a split explains this share of a coordinate's variance, with so many on each side.
 _LEAST_EXPLAINED, _LEAST_SIDE = 0.85, 0.02
 # Evaluations of a surrogate at one point that a round may cost, about. Few data leave more for a larger population and
 # for more candidates of each site's locals: one site whose posterior is far from normal is noise in all weights.
 _MAX_EVALUATIONS = 2**22
 # Bounds on the members of a population, and on the candidates while it moves, for the last weights, and for the draws.
-_POPULATION, _LAST_POPULATION = (256, 512), (256, 2048)
+_POPULATION, _LAST_POPULATION = (256, 512), (512, 2048)
 _MOVING, _WEIGHING, _DRAWING = 16, (32, 256), (8, 32)
 # Weights are flattened in all but the last round until at least this share of the population counts.
 _LEAST_SHARE = 0.1
@@ -86,7 +87,7 @@ def reweigh(
 
         def is_moving(state: tuple[Array, Array, Array]) -> Array:
             turn, _, found = state
-            return (turn < len(_WIDTHS)) | ((turn < _MAX_ROUNDS) & (found < _ENOUGH))
+            return (turn < _LEAST_ROUNDS) | ((turn < _MAX_ROUNDS) & (found < _ENOUGH))
 
         def move(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             turn, population, _ = state

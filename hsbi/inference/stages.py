@@ -15,6 +15,7 @@ from jax import Array
 
 from hsbi.flow import flow_matching_loss
 from hsbi.inference.batch import Batch, Stored, Synthetic
+from hsbi.inference.effort import lighten, shorten, single_out
 from hsbi.inference.posterior import Level, Posterior, Task, Weights
 from hsbi.model.program import Program
 from hsbi.networks.densities import add_linear
@@ -127,43 +128,38 @@ def fit_posterior(
         The posterior with weights, and the losses by epoch of each stage.
     """
     losses: dict[str, np.ndarray] = {}
-    num_tokens = held_out.index.shape[1] * max(shape.num_tokens for shape in posterior.view.shapes)
+    num_sites = held_out.index.shape[1]
+    num_tokens = num_sites * max(shape.num_tokens for shape in posterior.view.shapes)
+    posterior = lighten(posterior, num_tokens)
     config = posterior.config
     trained: dict[str, Weights | None] = {}
+    watch = {"progress": progress, "checkpoint": checkpoint}
     for number, level in enumerate(("global", "local")):
         modules = posterior.level(level)
         if modules.dim == 0:
             trained[level] = None
             continue
         keys = jax.random.split(jax.random.fold_in(key, number), 5)
+        plans = [_for_source(plan, source) for plan in (config.head, config.flow)]
+        if level == "global":
+            plans = [shorten(plan, config, num_tokens) for plan in plans]
+        elif (few := single_out(source, config, num_sites, num_tokens)) is not None:
+            num_tokens = num_tokens * few.num_sites[1] // num_sites
+            num_sets = held_out.index.shape[0] * (num_sites // few.num_sites[1])
+            source, held_out = few, _draw(few, jax.random.fold_in(keys[4], 1), num_sets)
         task = _make_task(program, posterior, held_out, level)
         data = Training(program, posterior, source, task, None, keys[4])
         start_head, start_flow = _initialize(modules, keys[0], jax.tree.map(lambda array: array[:1], task))
-        num_sets = config.num_sets(num_tokens, level)
+        size = config.num_sets(num_tokens, level)
         name = f"posterior of {level}s"
-        head = fit(
-            keys[1],
-            start_head,
-            _Head(level=level, num_sets=num_sets),
-            data,
-            _for_source(config.head, source),
-            name=f"{name}: location, scale",
-            progress=progress,
-            checkpoint=checkpoint,
-        )
+        stage = _Head(level=level, num_sets=size)
+        head = fit(keys[1], start_head, stage, data, plans[0], name=f"{name}: location, scale", **watch)
         weights = head.params
         if level == "global" and isinstance(source, Synthetic):
-            weights = _solve_location(keys[3], modules, weights, data, num_sets)
+            weights = _solve_location(keys[3], modules, weights, data, size, plans[0].num_steps)
         data = data._replace(head=weights)
         flow = fit(
-            keys[2],
-            start_flow,
-            _Flow(level=level, num_sets=num_sets),
-            data,
-            _for_source(config.flow, source),
-            name=f"{name}: flow",
-            progress=progress,
-            checkpoint=checkpoint,
+            keys[2], start_flow, _Flow(level=level, num_sets=size), data, plans[1], name=f"{name}: flow", **watch
         )
         trained[level] = Weights(weights, flow.params)
         losses[f"{level}s: location, scale"], losses[f"{level}s: flow"] = head.losses, flow.losses
@@ -178,9 +174,9 @@ def _for_source(config: FitConfig, source: Synthetic | Stored) -> FitConfig:
     return config
 
 
-def _solve_location(key: Array, modules: Level, weights: Any, data: Training, num_sets: int) -> Any:
+def _solve_location(key: Array, modules: Level, weights: Any, data: Training, num_sets: int, num_steps: int) -> Any:
     """Solve for a linear change of the globals' location by weighted least squares; kept if it validates better."""
-    num_batches = max(1, modules.config.head.num_steps // _STEPS_PER_BATCH)
+    num_batches = max(1, num_steps // _STEPS_PER_BATCH)
     gram, moment = _sum_normal_equations(modules, num_sets, num_batches, weights, key, data)
     gram, moment = np.asarray(gram, np.float64), np.asarray(moment, np.float64)
     length = np.sqrt(np.diagonal(gram, axis1=1, axis2=2)) + 1e-12
@@ -213,6 +209,9 @@ def _sum_normal_equations(
     size = jax.eval_shape(lambda: _apply(modules, weights, data.held_out)[0]).shape[-1] + 1
     start = (jnp.zeros((modules.dim, size, size)), jnp.zeros((modules.dim, size)))
     return jax.lax.scan(add, start, jax.random.split(key, num_batches))[0]
+
+
+_draw = jit(lambda source, key, num_sets: source.draw(key, num_sets), static_argnums=2)
 
 
 @functools.partial(jit, static_argnames="level")

@@ -167,6 +167,11 @@ class Surrogate:
         parts = [repeat(self.features(parameters))]
         if inputs is not None:
             parts.append(self.features.of_inputs(inputs))
+        if inputs is not None and self.shape.points == 1:
+            # Inputs of replicates are covariates, and coefficients of them act by products.
+            unit = 2 * self.features.scale_inputs(inputs) - 1
+            products = parts[0][..., :, None] * unit[..., None, :]
+            parts.append(products.reshape(*lead, products.shape[-2] * products.shape[-1]))
         if self.bound is not None:
             parts.append(repeat(parameters[:, self.bound : self.bound + 1] - self.transform.lower))
         return jnp.concatenate(parts, axis=-1)

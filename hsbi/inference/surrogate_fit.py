@@ -199,8 +199,9 @@ def _try_logarithms(
     weighted = rows._replace(weights=rows.weights * features.weights(features(rows.parameters)))
     encoded = _encode(weighted, kept[: some.values.shape[0]], wider, jax.random.fold_in(key, 1))
     wider = dataclasses.replace(wider, linear=_solve(encoded, wider))
-    before, after = (_linear_losses(own, _encode(rows, held_out, own, key)) for own in (surrogate, wider))
-    if is_gain(before - after, weighted.weights[held_out], _MIN_FLOW_GAIN, _LEAST_NATS):
+    before, after = (_encode(weighted, held_out, own, key) for own in (surrogate, wider))
+    gain = _linear_losses(surrogate, before) - _linear_losses(wider, after)
+    if is_gain(gain, after.weights, _MIN_FLOW_GAIN, _LEAST_NATS):
         return wider, weighted, encoded
     return surrogate, rows, some
 

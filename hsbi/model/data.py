@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from hsbi.model.bijections import strip_independent
 from hsbi.model.execution import Visit, execute, keep_data, stand_in
 from hsbi.model.program import Program, map_leaves
 from hsbi.model.record import base_distribution
@@ -67,7 +68,9 @@ def refuse_impossible_counts(program: Program) -> None:
     def read(visit: Visit) -> ArrayLike:
         if visit.data is not None and visit.site.discrete:
             value = np.broadcast_to(np.asarray(visit.data), visit.shape)
-            inside = np.asarray(visit.support(jnp.asarray(value)))
+            # Entry by entry where it can be: one missing entry must not condemn the others of its event.
+            support, _ = strip_independent(visit.support)
+            inside = np.asarray(support(jnp.asarray(value)))
             inside = inside.reshape(inside.shape + (1,) * (value.ndim - inside.ndim))
             wrong = np.broadcast_to(~inside & ~np.isnan(value), value.shape)
             if wrong.any():

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,11 @@ _MAX_READINGS = 12
 
 
 def bind(
-    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], observed: Sequence[str] = ()
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    observed: Sequence[str] = (),
+    known: MutableMapping[str, Program] | None = None,
 ) -> Program:
     """Bind a model to its arguments and choose the route by which one site is simulated.
 
@@ -39,9 +43,32 @@ def bind(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         observed: Names of sites that are observed although no data are given for them.
+        known: Programs of this model without their arguments, by shapes and plain values of these. Arguments that are
+            known take the same route without another comparison, which has to be compiled; others are added.
     """
     structure = inspect(model, *args, observed=observed, **kwargs)
     arguments = bind_arguments(model, args, kwargs)
+    if known is None:
+        return _choose_route(model, structure, arguments)
+    key = structure.fingerprint() + _describe_plain(arguments)
+    if key not in known:
+        program = _choose_route(model, structure, arguments)
+        known[key] = dataclasses.replace(program, arguments={})
+        return program
+    like = known[key]
+    structure = dataclasses.replace(structure, covariates=like.structure.covariates)
+    return dataclasses.replace(like, structure=structure, arguments=arguments)
+
+
+def _describe_plain(arguments: Mapping[str, Any]) -> str:
+    """Say which arguments are no arrays, and what they are: a model may take another way by them."""
+    plain: list[tuple[str, Any]] = []
+    map_leaves(lambda path, leaf: plain.append((path, None if hasattr(leaf, "shape") else leaf)), arguments)
+    return repr(plain)
+
+
+def _choose_route(model: Callable[..., Any], structure: Structure, arguments: Mapping[str, Any]) -> Program:
+    """Find out how a program can be run at fewer sites."""
     program = Program(model=model, structure=structure, arguments=arguments, route="resize")
     probe = _make_probe(program)
     program = dataclasses.replace(program, input_paths=_find_inputs(program, probe))

@@ -145,6 +145,11 @@ class Structure:
                 return site
         raise KeyError(f"No site {name!r} in the model. Its sites are {', '.join(site.name for site in self.sites)}.")
 
+    def without_data(self) -> "Structure":
+        """Leave out what depends on the values of the data: the numbers of missing values, and notes."""
+        sites = tuple(dataclasses.replace(site, missing=None) for site in self.sites)
+        return dataclasses.replace(self, sites=sites, notes=())
+
     def fingerprint(self) -> str:
         """Hash what is static, so that equal programs with equal shapes have equal fingerprints.
 

@@ -23,7 +23,7 @@ class GlobalNet(nn.Module):
         dim: Dimension of the globals.
         width: Units of layers.
         depth: Hidden layers.
-        heads: Attention heads.
+        heads: Attention heads within a token set; 0 for none.
         dtype: Type of the computation.
     """
 
@@ -62,7 +62,7 @@ class LocalNet(nn.Module):
         dim: Dimension of a site's locals.
         width: Units of layers.
         depth: Hidden layers.
-        heads: Attention heads.
+        heads: Attention heads within a token set; 0 for none.
         dtype: Type of the computation.
     """
 

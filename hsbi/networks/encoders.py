@@ -88,7 +88,7 @@ class SiteEncoder(nn.Module):
     Attributes:
         width: Units of the encoding.
         depth: Hidden layers.
-        heads: Attention heads within a token set.
+        heads: Attention heads within a token set; 0 averages what is learned of single tokens.
         num_blocks: Transformer blocks within a token set.
         dtype: Type of the computation.
     """
@@ -104,6 +104,10 @@ class SiteEncoder(nn.Module):
         """Map features to encodings `[..., S, width]`."""
         parts = [static]
         for values, mask in sets:
+            if self.heads == 0:
+                learned = ResidualMLP(self.width // 2, 1, self.width // 2, dtype=self.dtype)(values)
+                parts.append(masked_mean(learned, mask, -2))
+                continue
             tokens = nn.Dense(self.width, dtype=jnp.dtype(self.dtype))(values)
             for _ in range(self.num_blocks):
                 tokens = Block(self.width, self.heads, dtype=self.dtype)(tokens, mask)
@@ -121,7 +125,7 @@ class SetEncoder(nn.Module):
     Attributes:
         width: Units of encodings and of the context.
         depth: Hidden layers.
-        heads: Attention heads within a token set.
+        heads: Attention heads within a token set; 0 averages what is learned of single tokens.
         dtype: Type of the computation.
     """
 

@@ -12,6 +12,8 @@ import scipy.stats
 
 import hsbi
 from hsbi.inference.arrays import Latents, read_design
+from hsbi.inference.posterior import Posterior
+from hsbi.model import routes
 from hsbi.model.routes import bind
 from tests.inference.test_designs import POINTS, curves, design
 
@@ -83,6 +85,22 @@ def test_what_was_trained_for_is_shown_and_warned_about(trained):
         trained.sample(jax.random.key(2), 2 * TIMES, y=Y)
     with pytest.warns(UserWarning, match="7 to 7 values of 'y' per site, trained for 0 to 6"):
         trained.sample(jax.random.key(2), jnp.ones((4, 7)) * 0.5, y=jnp.ones((4, 7)))
+
+
+def test_data_sets_of_one_shape_share_one_compilation(trained, monkeypatch):
+    # What is called from compiled code is called once for each compilation.
+    compiled, compared = [], []
+    transport, choose = Posterior.transport, routes._choose_route
+    monkeypatch.setattr(Posterior, "transport", lambda *args: compiled.append(None) or transport(*args))
+    monkeypatch.setattr(routes, "_choose_route", lambda *args: compared.append(None) or choose(*args))
+    for sites, points in ((2, POINTS), (4, POINTS), (3, 4)):
+        times = TIMES[:sites, :points]
+        for seed, share in enumerate((0.0, 0.3, 0.5, 0.5)):
+            gap = jax.random.uniform(jax.random.key(seed), times.shape) < share
+            y = jnp.where(gap.at[0].set(seed == 3), jnp.nan, Y[:sites, :points])
+            trained.sample(jax.random.key(seed), times + 0.01 * seed, y=y, num_samples=9)
+    assert len(compiled) == 3
+    assert len(compared) <= 3
 
 
 def test_saved_estimator_keeps_its_scope(trained, tmp_path):

@@ -68,8 +68,8 @@ def moments(draws):
 
 @pytest.mark.parametrize(
     ("location", "scale"),
-    [((0.0, 1.0), (5.0, 1.5)), ((9.0, 2.5), (2.0, 0.7)), ((4.4, 0.8), (9.0, 3.0))],
-    ids=["like the prior", "off and narrow", "wide"],
+    [((0.0, 1.0), (5.0, 1.5)), ((9.0, 2.5), (2.0, 0.7)), ((4.4, 0.8), (9.0, 3.0)), ((60.0, 4.0), (80.0, 6.0))],
+    ids=["like the prior", "off and narrow", "wide", "far and wide"],
 )
 def test_draws_reach_the_exact_posterior_from_anywhere(location, scale):
     draws, efficiency = jax.jit(reweigh)(

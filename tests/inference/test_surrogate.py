@@ -244,3 +244,22 @@ def test_a_bent_location_keeps_its_correction():
     data = Rows(jnp.asarray(features), jnp.asarray(values, "float32"), jnp.ones(NUM_ROWS), jnp.arange(NUM_ROWS))
     fitted, _ = fit_surrogate(jax.random.key(0), surrogate, data)
     assert fitted.correction is not None
+
+
+def test_covariates_of_replicates_act_on_coefficients_by_products():
+    """A level and a slope, y = x0 + x1 u with u in [0, 1], are linear in such features; those of a curve have none."""
+    rng = np.random.default_rng(3)
+    parameters, inputs = rng.normal(size=(40, FEATURES)), rng.uniform(size=(40, 3, 1, 1))
+    expected = parameters[:, 0, None] + parameters[:, 1, None] * inputs[..., 0, 0]
+    features = dataclasses.replace(make_surrogate().features, input_low=jnp.zeros(1), input_range=jnp.ones(1))
+    left = []
+    for points in (1, 3):
+        surrogate = dataclasses.replace(make_surrogate(points), features=features)
+        seen = surrogate.prepare(
+            jnp.asarray(parameters), jnp.asarray(inputs.reshape(40, -1, points, 1)), (3 // points, points)
+        )
+        design = np.concatenate([np.asarray(seen, float).reshape(120, -1), np.ones((120, 1))], axis=1)
+        fitted = design @ np.linalg.lstsq(design, expected.ravel(), rcond=None)[0]
+        left.append(np.abs(fitted - expected.ravel()).max())
+    assert left[0] < 1e-4
+    assert left[1] > 0.1

@@ -135,3 +135,26 @@ def test_a_model_without_plates_is_one_site():
     assert rows.values["mu"].shape == (7,)
     with pytest.raises(ValueError, match="no site plate and is one site, but 2"):
         take_sites(program, jnp.array([0, 0]))
+
+
+def test_arguments_of_known_shapes_take_the_same_route_without_a_comparison(monkeypatch):
+    known = {}
+    first = bind(eight_schools, (ERRORS,), {"y": EFFECTS}, known=known)
+    compared = []
+    monkeypatch.setattr("hsbi.model.routes._choose_route", lambda *args: compared.append(args) or first)
+    gap = np.where(np.arange(8) == 2, np.nan, EFFECTS)
+    again = bind(eight_schools, (ERRORS,), {"y": gap}, known=known)
+    assert not compared
+    assert (again.route, again.structure["y"].missing) == ("resize", 1)
+    np.testing.assert_array_equal(again.arguments["y"], gap)
+    # Other shapes are compared, and so are other plain values, by which a model may take another way.
+    bind(eight_schools, (ERRORS[:5],), {"y": EFFECTS[:5]}, known=known)
+    assert len(compared) == 1
+
+    def scaled(sigma, y=None, gain=1.0):
+        eight_schools(sigma, y)
+
+    other = {}
+    for gain in (1.0, 2.0, 2.0):
+        bind(scaled, (ERRORS,), {"y": EFFECTS, "gain": gain}, known=other)
+    assert len(compared) == 3

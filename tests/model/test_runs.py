@@ -76,6 +76,19 @@ def test_impossible_counts_in_the_data(value, found):
     refuse_impossible_counts(bind(model, (), {"y": jnp.array([1.0, jnp.nan, 0.0])}))
 
 
+@pytest.mark.fault(7)
+def test_a_missing_count_does_not_condemn_the_others_of_its_event():
+    def model(y=None):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("site", 2):
+            numpyro.sample("y", dist.Poisson(rate).expand([2, 3]).to_event(1), obs=y)
+
+    y = jnp.array([[1.0, jnp.nan, 4.0], [2.0, 0.0, 5.0]])
+    refuse_impossible_counts(bind(model, (), {"y": y}))
+    with pytest.raises(ValueError, match=r"Data of 'y' contain -3\.0, expected counts within"):
+        refuse_impossible_counts(bind(model, (), {"y": y.at[0, 2].set(-3.0)}))
+
+
 def overflowing(scale):
     def model(y=None):
         size = numpyro.sample("size", dist.LogNormal(0.0, scale))

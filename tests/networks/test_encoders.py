@@ -50,9 +50,9 @@ def permute(seen, order):
     return jax.tree.map(lambda array: array[:, order], seen)
 
 
-@pytest.fixture(scope="module")
-def set_encoder():
-    module = SetEncoder(WIDTH, heads=HEADS)
+@pytest.fixture(scope="module", params=[HEADS, 0], ids=["attention", "averages"])
+def set_encoder(request):
+    module = SetEncoder(WIDTH, heads=request.param)
     weights = random_weights(module, features())
     return quick(lambda seen: module.apply(weights, seen))
 
@@ -128,10 +128,11 @@ def test_correlations_are_predicted_in_few_dimensions_only():
         assert (shapes[1].lower is None) == (dim == 13)
 
 
-def test_bfloat16_stays_near_float32(set_encoder):
+@pytest.mark.parametrize("heads", [HEADS, 0])
+def test_bfloat16_stays_near_float32(heads):
     """Bfloat16 has 8 bits: a few layers may be off by some percent."""
-    module = SetEncoder(WIDTH, heads=HEADS, dtype="bfloat16")
-    weights = random_weights(module, features())
-    half = quick(module.apply)(weights, features())
+    full, short = (SetEncoder(WIDTH, heads=heads, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    weights = random_weights(full, features())
+    half = quick(short.apply)(weights, features())
     assert half.dtype == jnp.float32
-    assert 0 < np.max(np.abs(half - set_encoder(features()))) < 0.2
+    assert 0 < np.max(np.abs(half - quick(full.apply)(weights, features()))) < 0.2
