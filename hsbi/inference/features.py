@@ -107,7 +107,9 @@ def add_logarithms(features: ParameterFeatures, parameters: Array) -> ParameterF
     if not signed.any():
         return None
     columns = (*features.positive, *(int(column) for column in np.flatnonzero(signed)))
-    return dataclasses.replace(features, positive=columns, scaling=fit_standardizer(_augment(jnp.asarray(values), columns)))
+    return dataclasses.replace(
+        features, positive=columns, scaling=fit_standardizer(_augment(jnp.asarray(values), columns))
+    )
 
 
 def flatten_parameters(
