@@ -149,7 +149,11 @@ def test_views_tell_single_observations_from_sets():
     )
     assert [tokens.values.shape[:2] for tokens in features.sets] == [(NUM_SCHOOLS, 3), (NUM_SCHOOLS, 4)]
     assert features.sets[0].values.shape[-1] == 1
-    np.testing.assert_allclose(features.sets[1].values[:, :, 1:], view.inputs["f"].of_inputs(inputs)[:, 0], atol=1e-6)
+    # A point has its value, features of its input, and the product of both.
+    curve, expected = features.sets[1].values, view.inputs["f"].of_inputs(inputs)[:, 0]
+    np.testing.assert_allclose(curve[:, :, 1:-1], expected, atol=1e-6)
+    products = compress_tails(observed.values["f"][:, 0, :, 0]) * (2.0 * inputs[:, 0, :, 0] - 1.0)
+    np.testing.assert_allclose(curve[:, :, -1], products, atol=1e-6)
     assert all(bool(jnp.all(tokens.mask)) for tokens in features.sets)
     order = np.array([3, 1, 0, 2, 7, 6, 5, 4])
     permuted = show({name: value[order] for name, value in data.items()}, jax.tree.map(lambda a: a[order], design))
