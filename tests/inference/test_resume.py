@@ -132,7 +132,7 @@ def test_checkpoints_go_where_they_are_told_and_into_the_store_by_default(tmp_pa
 
 
 def fit_and_kill(folder):
-    """Train until the second stage, and be killed there."""
+    """Train until the third stage, and be killed there."""
     module.INTERVAL = 0.0
     simulated(progress=KillAt("surrogate of y: flow", 3, kill)).fit(KEY, checkpoint=folder)
 
@@ -144,7 +144,7 @@ def test_a_killed_fit_goes_on_bit_by_bit(tmp_path, monkeypatch):
     code = "import sys; from tests.inference import test_resume as t; t.fit_and_kill(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
 
     # Here it is stopped once more, in the last stage.
     again = simulated(progress=KillAt("posterior of locals: flow", 2, stop))
