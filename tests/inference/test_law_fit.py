@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from hsbi.inference.arrays import ObservationShape
@@ -19,13 +20,13 @@ from tests.inference.linear_gaussian import identity, transform
 
 # The chance that correct code fails any one of the statistical tests.
 FALSE_ALARM = 2e-5
-NUM_ROWS = 2000
+NUM_ROWS = 4000
 BRIEF = SurrogateConfig(
     width=8,
     flow_width=16,
     batch_size=128,
     held_out=0.25,
-    correction=FitConfig(num_steps=600, epoch_steps=100, learning_rate=5e-3, warmup_steps=10),
+    correction=FitConfig(num_steps=2000, epoch_steps=100, learning_rate=5e-3, warmup_steps=10, weight_decay=1e-2),
     flow=FitConfig(num_steps=50, epoch_steps=50),
 )
 
@@ -58,6 +59,7 @@ def correlated(rng, x):
     return np.concatenate([first, np.tanh(x) * first + second / np.cosh(x)], axis=-1)
 
 
+@pytest.mark.slow
 def test_noise_with_a_narrow_core_has_a_law_of_its_own():
     fitted, losses = fit_surrogate(jax.random.key(0), make_surrogate(), simulate(core, 0))
     assert fitted.law is not None
@@ -72,6 +74,7 @@ def test_noise_with_a_narrow_core_has_a_law_of_its_own():
     assert loss.mean() < 0.02
 
 
+@pytest.mark.slow
 def test_correlation_that_follows_the_features_is_learned():
     fitted, _ = fit_surrogate(jax.random.key(0), make_surrogate(width=2), simulate(correlated, 0, width=2))
     assert fitted.law is not None
@@ -142,6 +145,7 @@ def test_locations_move_in_units_of_their_standard_errors():
         np.testing.assert_allclose(found[column] @ found[column].T, expected, rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_scale_that_follows_the_size_of_a_signed_parameter_is_found():
     rng = np.random.default_rng(0)
     parameters = rng.uniform(-3, 3, size=(NUM_ROWS, 2)).astype("float32")
@@ -159,7 +163,11 @@ def test_a_scale_that_follows_the_size_of_a_signed_parameter_is_found():
     shape = ObservationShape(name="y", replicates=1, points=1, width=1, parents=("a", "b"))
     start = Surrogate.unfitted(shape, BRIEF, features, transform(0.0, 1.0))
     raw = Raw(
-        jnp.asarray(parameters), None, jnp.asarray(values, "float32")[:, None], jnp.ones(NUM_ROWS), jnp.arange(NUM_ROWS)
+        parameters=jnp.asarray(parameters),
+        site=jnp.zeros(NUM_ROWS, int),
+        inputs=None,
+        values=jnp.asarray(values, "float32")[:, None],
+        weights=jnp.ones(NUM_ROWS),
     )
     fitted, _ = fit_surrogate(jax.random.key(0), start, raw)
     assert fitted.features.positive == (0, 1)
